@@ -1,0 +1,56 @@
+# One command index, the same on a laptop and in CI. `make help` lists it.
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+SHELL := /bin/bash
+BIN := .venv/bin
+STAMP := .venv/.weir-setup
+PYTEST_ARGS ?=
+
+.PHONY: help setup check test coverage demo bench faults claims docs lock clean
+
+help:  ## list the commands
+	@sed -nE 's/^([a-z]+):.*  ## (.*)/\1\t\2/p' Makefile | expand -t 12
+
+setup: $(STAMP)  ## make the environment (every other command does it first)
+
+$(STAMP): requirements/dev.txt requirements/bootstrap.txt pyproject.toml scripts/setup.sh
+	@scripts/setup.sh
+
+check: $(STAMP)  ## lint, format, types, layering, and the tests that hold the documentation
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/pytest -q tests/docs
+
+test: $(STAMP)  ## all tests (PYTEST_ARGS for options)
+	$(BIN)/pytest -q $(PYTEST_ARGS)
+
+coverage: $(STAMP)  ## all tests with branch coverage; the engine must be at 100%
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -q $(PYTEST_ARGS)
+	$(BIN)/coverage report
+	$(BIN)/coverage report --include='*/weir_engine/*' --fail-under=100
+
+demo: $(STAMP)  ## batch beside online traffic on a real engine, live, then a table (ARGS for options)
+	$(BIN)/weir demo $(ARGS)
+
+bench: $(STAMP)  ## every benchmark; writes benchmarks/results/*.json
+	scripts/bench.sh
+
+faults: $(STAMP)  ## kill each process ten times at random moments of a batch; print a table
+	$(BIN)/python -m benchmarks.faults
+
+claims: $(STAMP)  ## what the benchmarks claim, the unmet first
+	$(BIN)/python -m benchmarks.claims
+
+docs: $(STAMP)  ## regenerate the generated parts of README.md and docs/
+	$(BIN)/python -m scripts.generate_docs
+
+lock: $(STAMP)  ## compile requirements/*.txt from pyproject.toml
+	scripts/lock.sh
+
+clean:  ## remove everything that these commands made
+	rm -rf .venv .cache .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	    .import_linter_cache dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,230 @@
+"""`python -m benchmarks.colocation`: the comparison on real vLLM over HTTP, as one command."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+
+from benchmarks.colocation.arms import (
+    ONLINE_ONLY,
+    WEIR_END_TO_END,
+    Arm,
+    Run,
+    all_arms,
+    pressure_arms,
+)
+from benchmarks.colocation.cells import Baseline, Cell, all_cells, baseline_of
+from benchmarks.colocation.report import report
+from benchmarks.colocation.runner import LEAD_S, AgentZygote, Bench, execute_all, load_run
+from benchmarks.colocation.setup import WORKLOADS
+from weir_agent.sample_model import write_sample_model
+from weir_cli.loadlab.measure import Window
+from weir_cli.loadlab.processes import available_cores, end_in_order_on_sigterm
+
+CACHE = Path(__file__).resolve().parents[2] / ".cache" / "colocation"
+START_S = {"stock": 18.0, "weir": 6.0}  # an agent is forked
+PRESSURE_CELLS = ("p99-tbt/50%", "mean-tbt/50%", "all/50%")
+BUSY_LOAD = 0.7
+QUICK_CELLS = ("p99-tbt/50%", "mean-tbt/50%")
+COMPACT_ARMS = (
+    "online-only",
+    "offline-*",
+    "stock-*",
+    "static-48",
+    "static-64",
+    "static-128",
+    "fixed-64",
+    "fixed-128",
+    "aimd",
+    "weir",
+)
+QUICK_ARMS = ("online-only", "offline-prefix", "stock-priority", "static-96", "aimd", "weir")
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.colocation",
+        description="Compares ways to run batch work beside online traffic on one vLLM engine.",
+    )
+    parser.add_argument("--quick", action="store_true", help="few cells and arms, short windows")
+    parser.add_argument(
+        "--compact",
+        action="store_true",
+        help="every cell for Weir, fewer static arms and gateway cells, shorter windows: 40 min",
+    )
+    parser.add_argument("--workloads", default="trace,pressure", help="of: trace, pressure")
+    parser.add_argument("--cells", default="*", help="patterns, e.g. 'p99-tbt/*,all/50%%'")
+    parser.add_argument("--arms", default="*", help="patterns, e.g. 'online-only,static-*,weir'")
+    parser.add_argument("--repeats", type=int, default=1, help="runs of each arm")
+    parser.add_argument("--baseline-repeats", type=int, default=3, help="runs of online-only")
+    parser.add_argument("--ramp", type=float, default=15.0, help="seconds before the window")
+    parser.add_argument("--measure", type=float, default=60.0, help="seconds of the window")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--model", type=Path, help="a model folder; default: made locally")
+    parser.add_argument("--folder", type=Path, help="run folder; default: .cache/colocation/TIME")
+    parser.add_argument("--resume", action="store_true", help="go on in the newest run folder")
+    parser.add_argument("--report-only", action="store_true", help="judge the runs that exist")
+    given = parser.parse_args(arguments)
+    if given.quick:
+        given.ramp, given.measure = min(given.ramp, 8.0), min(given.measure, 20.0)
+        given.baseline_repeats, given.workloads = 1, "trace"
+        given.cells = ",".join(QUICK_CELLS) if given.cells == "*" else given.cells
+        given.arms = ",".join(QUICK_ARMS) if given.arms == "*" else given.arms
+    if given.compact:
+        given.ramp, given.measure = min(given.ramp, 6.0), min(given.measure, 25.0)
+        given.arms = ",".join(COMPACT_ARMS) if given.arms == "*" else given.arms
+    for workload in given.workloads.split(","):
+        if workload not in WORKLOADS:
+            parser.error(f"--workloads: {workload!r} is unknown: give {', '.join(WORKLOADS)}")
+    if given.repeats < 1 or given.baseline_repeats < 1:
+        parser.error("--repeats and --baseline-repeats must be 1 or more")
+    return given
+
+
+def choose(given: argparse.Namespace) -> list[Run]:
+    """The runs that the command line asks for; the base and the ceiling are always among them.
+
+    Raises:
+        SystemExit: a pattern matches nothing.
+    """
+    runs: list[Run] = []
+    if given.compact:
+        given.ramp, given.measure = min(given.ramp, 6.0), min(given.measure, 25.0)
+        given.arms = ",".join(COMPACT_ARMS) if given.arms == "*" else given.arms
+    for workload in given.workloads.split(","):
+        arms = all_arms() if workload == "trace" else pressure_arms()
+        cells = _matching_cells(given.cells, workload)
+        for arm in _matching_arms(given.arms, arms):
+            repeats = given.baseline_repeats if arm.name == ONLINE_ONLY.name else given.repeats
+            for repeat in range(repeats):
+                wanted: Sequence[Cell | None] = cells if arm.per_cell else [None]
+                if given.compact and arm.name == "aimd":
+                    wanted = [cell for cell in cells if _compared_with_gateway(cell)]
+                runs.extend(
+                    Run(workload=workload, arm=arm, cell=cell, repeat=repeat) for cell in wanted
+                )
+    return runs
+
+
+def _compared_with_gateway(cell: Cell) -> bool:
+    return cell.slo != "p99-tbt" and cell.tolerance_percent != 10
+
+
+def _matching_cells(patterns: str, workload: str) -> list[Cell]:
+    cells = [
+        cell
+        for cell in all_cells()
+        if any(fnmatch(cell.name, pattern) for pattern in patterns.split(","))
+        and (workload == "trace" or cell.name in PRESSURE_CELLS)
+    ]
+    if not cells and workload == "trace":
+        names = ", ".join(cell.name for cell in all_cells())
+        raise SystemExit(f"--cells {patterns}: matches none of {names}")
+    return cells
+
+
+def _matching_arms(patterns: str, arms: Sequence[Arm]) -> list[Arm]:
+    wanted = [*patterns.split(","), "online-only", "offline-prefix"]
+    chosen = [
+        arm
+        for arm in arms
+        if any(fnmatch(arm.name, pattern) for pattern in wanted)
+        and (arm != WEIR_END_TO_END or arm.name in wanted)
+    ]
+    unknown = [p for p in patterns.split(",") if not any(fnmatch(arm.name, p) for arm in arms)]
+    if unknown and len(chosen) <= 2:
+        raise SystemExit(f"--arms {patterns}: no arm is named {', '.join(unknown)}")
+    return chosen
+
+
+def estimate_s(bench: Bench, runs: Sequence[Run]) -> float:
+    """How long the runs that are still to be made will take."""
+    waiting = [run for run in runs if load_run(bench, run) is None]
+    servers = {
+        (run.workload, run.arm.engine, run.cell if run.arm.control == "weir" else None, run.repeat)
+        if run.arm.control == "weir"
+        else (run.workload, run.arm.engine)
+        for run in waiting
+    }
+    starts_s = sum(START_S["weir" if len(server) == 4 else "stock"] for server in servers)
+    lead_s = LEAD_S * sum(run.arm.control == "weir" for run in waiting)
+    each_s = bench.window.ramp_s + bench.window.measure_s + 3.0
+    return starts_s + lead_s + len(waiting) * each_s
+
+
+def _folder(given: argparse.Namespace) -> Path:
+    if given.folder is not None:
+        return Path(given.folder)
+    existing = sorted(path for path in CACHE.glob("*") if path.is_dir())
+    if (given.resume or given.report_only) and existing:
+        return existing[-1]
+    return CACHE / time.strftime("%Y%m%d-%H%M%S")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs what is missing, then judges and prints everything."""
+    given = parse(arguments)
+    end_in_order_on_sigterm()
+    runs = choose(given)
+    folder = _folder(given)
+    folder.mkdir(parents=True, exist_ok=True)
+    model = given.model or CACHE.parent / "benchmark-model"
+    if given.model is None and not (model / "model.safetensors").exists():
+        write_sample_model(model)
+    cores = available_cores()
+    bench = Bench(
+        model=model,
+        folder=folder,
+        cores=cores,
+        window=Window(ramp_s=given.ramp, measure_s=given.measure, tail_s=8.0),
+        seed=given.seed,
+        agents=AgentZygote(),
+        say=lambda line: print(f"{time.strftime('%H:%M:%S')} {line}", flush=True),
+    )
+    bench.say(f"{len(runs)} runs, about {estimate_s(bench, runs) / 60:.0f} min; folder {folder}")
+    if not cores.apart:
+        bench.say("one core only: engine and clients share it, the figures mean nothing")
+    if os.getloadavg()[0] > BUSY_LOAD:
+        bench.say(f"load average {os.getloadavg()[0]:.1f}: other work disturbs the figures")
+    if not given.report_only:
+        asyncio.run(_execute(bench, runs))
+    command = shlex.join(["python", "-m", "benchmarks.colocation", *(arguments or sys.argv[1:])])
+    print(report(bench, runs, command=command, full=not given.quick))
+    return 0
+
+
+async def _execute(bench: Bench, runs: Sequence[Run]) -> None:
+    """Online-only first: it sets the bounds that the other arms are told and judged by."""
+    first = [run for run in runs if run.arm.name == ONLINE_ONLY.name]
+    rest = [run for run in runs if run.arm.name != ONLINE_ONLY.name]
+    try:
+        await execute_all(bench, first, _no_baseline)
+        await execute_all(bench, rest, lambda workload: read_baseline(bench, runs, workload))
+    finally:
+        bench.agents.stop()
+
+
+def _no_baseline(workload: str) -> Baseline:
+    raise ValueError(f"online-only of {workload} has no bounds of its own")
+
+
+def read_baseline(bench: Bench, runs: Sequence[Run], workload: str) -> Baseline:
+    """The measured online-only latency of a workload."""
+    base = [
+        load_run(bench, run)
+        for run in runs
+        if run.workload == workload and run.arm.name == ONLINE_ONLY.name
+    ]
+    return baseline_of([measurement for measurement in base if measurement is not None])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

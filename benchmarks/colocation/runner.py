@@ -1,0 +1,344 @@
+"""Executes runs: servers started once for runs that share them, each result kept as a file."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.colocation.arms import ONLINE_ONLY, Run
+from benchmarks.colocation.calibrate import StepCost, calibrate
+from benchmarks.colocation.cells import Baseline, quantity_s
+from benchmarks.colocation.control import Control, RealControl, StandIn
+from benchmarks.colocation.setup import (
+    MODEL,
+    OFFLINE_IN_FLIGHT,
+    SEQUENCES,
+    WORKLOADS,
+    EngineSetup,
+    SloTarget,
+    environment,
+    stock_server,
+    weir_server,
+)
+from weir_cli.loadlab.aimd import AimdLimit, feed_aimd
+from weir_cli.loadlab.feeders import Target, feed_offline
+from weir_cli.loadlab.live import LiveLatency
+from weir_cli.loadlab.measure import Measurement, OfflineFeed, Window, measure
+from weir_cli.loadlab.processes import (
+    Cores,
+    Server,
+    ServerError,
+    Zygote,
+    free_port,
+    start_server,
+)
+from weir_cli.loadlab.records import LatencyStats, OnlineLatency
+from weir_cli.loadlab.streaming import HttpError, exchange
+from weir_cli.loadlab.workload import OnlineRequest, offline_supply, online_requests
+
+CALIBRATION = "calibration.json"
+NOISY_FIT = 0.12
+AIMD_INTERVAL_S = 0.5
+AIMD_MARGIN = 0.95
+LEAD_S = 10.0
+
+
+class AgentZygote:
+    """The process that agents are forked from, started when the first is wanted."""
+
+    def __init__(self) -> None:
+        self._zygote: Zygote | None = None
+
+    def get(self) -> Zygote:
+        """The process; the first call takes as long as importing vLLM.
+
+        Raises:
+            ServerError: the agent cannot be imported.
+        """
+        if self._zygote is None:
+            self._zygote = Zygote(
+                "weir_agent.vllm_bridge.environment:preload",
+                "weir_agent.main:run",
+                environment=environment(),
+            )
+        return self._zygote
+
+    def stop(self) -> None:
+        """Ends the process, if there is one."""
+        if self._zygote is not None:
+            self._zygote.stop()
+            self._zygote = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bench:
+    """What all runs share. ``say`` prints a progress line."""
+
+    model: Path
+    folder: Path
+    cores: Cores
+    window: Window
+    seed: int
+    say: Callable[[str], None]
+    agents: AgentZygote
+
+
+def load_run(bench: Bench, run: Run) -> Measurement | None:
+    """A finished run's measurement; None when there is none."""
+    path = bench.folder / f"{run.key}.json"
+    return measurement_from(json.loads(path.read_text())["measurement"]) if path.exists() else None
+
+
+def save_run(bench: Bench, run: Run, measurement: Measurement, more: dict[str, Any]) -> None:
+    """Keeps a finished run; the file appears whole or not at all."""
+    path = bench.folder / f"{run.key}.json"
+    content = {
+        "run": run.key,
+        "window": dataclasses.asdict(bench.window),
+        "measurement": dataclasses.asdict(measurement),
+        **more,
+    }
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(content, indent=1))
+    part.replace(path)
+
+
+def measurement_from(given: dict[str, Any]) -> Measurement:
+    """The inverse of ``dataclasses.asdict``."""
+    online = given["online"]
+    latency = OnlineLatency(
+        requests=online["requests"],
+        failed=online["failed"],
+        **{name: LatencyStats(**online[name]) for name in ("ttft", "tbt", "tpot")},
+    )
+    return Measurement(**{**given, "online": latency, "errors": tuple(given["errors"])})
+
+
+@asynccontextmanager
+async def running_server(
+    bench: Bench, setup: EngineSetup, workload: str
+) -> AsyncIterator[tuple[Server, Control | None]]:
+    """A pinned server, and the control plane beside an agent."""
+    port = free_port()
+    log = bench.folder / "logs" / f"{setup.scheduler}-{setup.batched_tokens}-{port}.log"
+    control: Control | None = None
+    os.sched_setaffinity(0, bench.cores.both)  # a start may use both cores
+    try:
+        if setup.scheduler == "weir":
+            kind = RealControl if setup.real_control_plane else StandIn
+            control = await kind.start(
+                workload,
+                seed=bench.seed,
+                core=bench.cores.client,
+                log=log.with_suffix(".control.log"),
+            )
+            data_dir = bench.folder / "agents" / str(port)
+            spec = weir_server(bench.model, setup, port, control=control, data_dir=data_dir)
+        else:
+            spec = stock_server(bench.model, setup, port)
+        forked = bench.agents.get() if setup.scheduler == "weir" else None
+        server = await start_server(spec, log, zygote=forked)
+    except BaseException:
+        if control is not None:
+            await control.stop()
+        raise
+    try:
+        server.pin(bench.cores)
+        os.sched_setaffinity(0, {bench.cores.client})
+        yield server, control
+    finally:
+        await server.stop(grace_s=3.0)
+        if control is not None:
+            await control.stop()
+
+
+async def execute(
+    bench: Bench, run: Run, server: Server, control: Control | None, slos: Sequence[SloTarget]
+) -> tuple[Measurement, dict[str, Any]]:
+    """One run on a server that is idle and has an empty cache."""
+    window, online = _load(bench, run)
+    extra = {"ignore_eos": True, "stream_options": {"include_usage": True}}
+    target = Target(host=server.host, port=server.port, model=MODEL, extra=extra)
+    live = LiveLatency()
+    limit = AimdLimit(most=float(SEQUENCES))
+    offline = _offline(bench, run, server, live=live, limit=limit, slos=slos)
+    if control is not None:
+        await control.open()
+    result = await measure(
+        server, target, online=online, offline=offline, window=window, watch=live.watch
+    )
+    more: dict[str, Any] = {"slos": [dataclasses.asdict(slo) for slo in slos]}
+    if control is not None:
+        more["control"] = await control.stats()
+    if run.arm.control == "aimd":
+        more["aimd_limit_at_end"] = limit.value
+    return result, more
+
+
+def _load(bench: Bench, run: Run) -> tuple[Window, list[OnlineRequest]]:
+    """The window and its online requests, the same in all arms.
+
+    An agent is new at each run: it gets ``LEAD_S`` of other traffic first, in which it learns what
+    steps cost, as it would have in service.
+    """
+    shape, window = WORKLOADS[run.workload].online, bench.window
+    requests = online_requests(shape, seed=bench.seed, duration_s=window.total_s)
+    if not run.arm.online:
+        return window, []
+    if run.arm.control != "weir":
+        return window, requests
+    lead = [
+        replace(request, name=f"lead-{request.name}")
+        for request in online_requests(shape, seed=bench.seed + 1_000, duration_s=LEAD_S)
+    ]
+    shifted = [replace(request, at_s=request.at_s + LEAD_S) for request in requests]
+    return replace(window, ramp_s=window.ramp_s + LEAD_S), [*lead, *shifted]
+
+
+def _offline(
+    bench: Bench,
+    run: Run,
+    server: Server,
+    *,
+    live: LiveLatency,
+    limit: AimdLimit,
+    slos: Sequence[SloTarget],
+) -> OfflineFeed | None:
+    """The offline client; an agent is fed by its control plane instead."""
+    order = run.arm.order
+    if order is None or run.arm.control == "weir":
+        return None
+    supply = offline_supply(WORKLOADS[run.workload].offline, seed=bench.seed, order=order)
+    extra = {"priority": 1} if run.arm.engine.policy == "priority" else {}
+    target = Target(host=server.host, port=server.port, model=MODEL, extra=extra)
+    if run.arm.control == "aimd":
+        return lambda done: feed_aimd(
+            target,
+            supply,
+            violated=lambda: violated(live, slos, time.monotonic()),
+            limit=limit,
+            interval_s=AIMD_INTERVAL_S,
+            done=done,
+        )
+    return lambda done: feed_offline(target, supply, concurrency=OFFLINE_IN_FLIGHT, done=done)
+
+
+def violated(live: LiveLatency, slos: Sequence[SloTarget], now_s: float) -> bool | None:
+    """Whether the last seconds miss an SLO, with a small margin; None without samples."""
+    seen = False
+    for slo in slos:
+        stats = live.ttft(now_s) if slo.metric == "ttft" else live.tbt(now_s)
+        if stats.count:
+            seen = True
+            if stats.value_s(slo.statistic) > AIMD_MARGIN * slo.threshold_s:
+                return True
+    return False if seen else None
+
+
+async def execute_all(
+    bench: Bench, runs: Sequence[Run], baseline: Callable[[str], Baseline]
+) -> None:
+    """Makes every run that has no file yet; runs that can share a server do."""
+    (bench.folder / "logs").mkdir(parents=True, exist_ok=True)
+    waiting = [run for run in runs if load_run(bench, run) is None]
+    groups: dict[Any, list[Run]] = {}
+    for run in waiting:
+        needs = run.cell if run.arm.control == "weir" else None
+        # The gateway's many runs come last, so that an interrupted benchmark has all arms.
+        gateway = run.arm.control == "aimd"
+        key = (run.workload, run.arm.engine, needs, run.repeat if needs else 0, gateway)
+        groups.setdefault(key, []).append(run)
+    done = 0
+    for group in groups.values():
+        setup = group[0].arm.engine
+        cell = group[0].cell
+        if group[0].arm.control == "weir" and cell is not None:
+            setup = dataclasses.replace(setup, slos=baseline(group[0].workload).targets(cell))
+        try:
+            async with running_server(bench, setup, group[0].workload) as (server, control):
+                if setup == ONLINE_ONLY.engine:
+                    await _calibrate(bench, server)
+                for run in group:
+                    slos = baseline(run.workload).targets(run.cell) if run.cell else ()
+                    await _settle(server)
+                    result, more = await execute(bench, run, server, control, slos)
+                    save_run(bench, run, result, more)
+                    done += 1
+                    bench.say(f"[{done}/{len(waiting)}] {run.key}: {summary(result)}")
+        except (ServerError, HttpError, OSError) as error:
+            bench.say(f"{group[0].key} and what shares its server: {error}")
+
+
+async def _calibrate(bench: Bench, server: Server) -> None:
+    """Measures step costs once a run folder, on an idle stock server."""
+    path = bench.folder / CALIBRATION
+    if path.exists():
+        return
+    await _settle(server)
+    target = Target(host=server.host, port=server.port, model=MODEL, extra={"ignore_eos": True})
+    cost = await calibrate(target, bench.seed)
+    path.write_text(json.dumps(dataclasses.asdict(cost), indent=1))
+    bench.say(
+        f"calibration: {1e3 * cost.c0_s:.2f} ms fixed a step, "
+        f"{cost.prefill_us_per_token():.0f} us a prefill token (prompt of 512), "
+        f"{cost.decode_us():.0f} us a decode at 1,500 tokens, "
+        f"{1e3 * cost.http_s:.1f} ms HTTP before a first token (fit error {cost.error_share:.1%})"
+    )
+    if cost.error_share > NOISY_FIT:
+        bench.say("calibration is noisy: the bound is worth nothing, is the machine busy?")
+
+
+def load_calibration(bench: Bench) -> StepCost:
+    """The step costs of this run folder.
+
+    Raises:
+        FileNotFoundError: nothing ran in it yet.
+    """
+    return StepCost(**json.loads((bench.folder / CALIBRATION).read_text()))
+
+
+async def _settle(server: Server) -> None:
+    """Waits until aborted requests are gone, empties the prefix cache, warms the code paths."""
+    target = Target(host=server.host, port=server.port, model=MODEL, extra={"ignore_eos": True})
+    await asyncio.sleep(0.5)
+    for text, tokens in (("warm up " * 40, 16), ("warm up " * 120, 4)):
+        await exchange(
+            server.host, server.port, "POST", "/v1/completions", target.body(text, tokens)
+        )
+    for _ in range(20):
+        answer = await exchange(server.host, server.port, "POST", "/reset_prefix_cache")
+        if answer.status != 200 or b"false" not in answer.body:
+            return
+        await asyncio.sleep(0.25)
+
+
+def summary(result: Measurement) -> str:
+    """A progress line's figures."""
+    parts = []
+    if result.online.requests:
+        for metric, statistic in (
+            ("ttft", "mean"),
+            ("ttft", "p99"),
+            ("tbt", "mean"),
+            ("tbt", "p99"),
+        ):
+            value_ms = 1e3 * quantity_s(result, metric, statistic)
+            parts.append(f"{statistic} {metric.upper()} {value_ms:.1f} ms")
+    parts.append(
+        f"offline {result.offline_served_per_s:,.0f} tokens/s served, "
+        f"{result.offline_computed_per_s:,.0f} computed"
+    )
+    if result.online.failed or result.offline_errors:
+        parts.append(
+            f"{result.online.failed} online and {result.offline_errors} offline failed: "
+            + "; ".join(result.errors[:2])
+        )
+    return ", ".join(parts)

@@ -1,0 +1,181 @@
+"""How long `Scheduler.plan()` takes with 256 running requests and a large pool.
+
+Real scheduler, block manager and pool; only the engine is a clock. One core, garbage collection as
+in production. `python -m benchmarks.plan_latency`
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from itertools import count
+
+from benchmarks.claims import Claim, render, write_results
+from weir_cli.loadlab.records import LatencyStats, latency_stats
+from weir_engine.config import EngineShape, Metric, Policy, Slo
+from weir_engine.ids import RequestClass, RequestId
+from weir_engine.kv.manager import KvManager
+from weir_engine.kv.view import PrefixHit
+from weir_engine.pool.offline_pool import OfflinePool
+from weir_engine.presets import build_scheduler
+from weir_engine.request import Request
+from weir_engine.sched.plan import StepOutcome, StepPlan
+from weir_engine.sched.scheduler import Scheduler
+
+BLOCK_TOKENS = 16
+BLOCKS = 60_000
+DOCUMENT_TOKENS = 1_504
+RUNNING = 256
+ONLINE = 64
+TARGETS_MS = {10_000: "<= 1", 50_000: "<= 0.5"}
+
+
+class ClockEngine:
+    """Obeys plans exactly and takes the time that a linear cost says."""
+
+    def __init__(self, pooled: int, seed: int) -> None:
+        self.now_s = 0.0
+        self._source = random.Random(seed)  # noqa: S311 - load, not secrets
+        self._names = count()
+        self._live: dict[RequestId, Request] = {}
+        self._lines = self._offline()
+        self.kv = KvManager(total_blocks=BLOCKS, block_size_tokens=BLOCK_TOKENS)
+        self.scheduler: Scheduler = build_scheduler(
+            "weir",
+            shape=EngineShape(
+                block_size_tokens=BLOCK_TOKENS,
+                total_blocks=BLOCKS,
+                max_batched_tokens=8_192,
+                max_seqs=RUNNING,
+                max_model_len_tokens=8_192,
+            ),
+            slos=[Slo(metric=Metric.TBT, statistic="p99", threshold_s=0.2)],
+            kv=self.kv,
+            pool=OfflinePool(),
+            policy=Policy(offline_kv_blocks=BLOCKS, offline_seq_slots=RUNNING),
+        )
+        for _ in range(ONLINE):
+            self._add(self._request(RequestClass.ONLINE, 400, 200, None))
+        for _ in range(pooled):
+            self._add(next(self._lines))
+
+    def _offline(self) -> Iterator[Request]:
+        for number in count():
+            yield self._request(
+                RequestClass.OFFLINE, DOCUMENT_TOKENS + 48, 64, f"document-{number // 15}"
+            )
+
+    def _request(
+        self, klass: RequestClass, prompt_tokens: int, output_tokens: int, document: str | None
+    ) -> Request:
+        name = RequestId(f"{klass.name.lower()}-{next(self._names)}")
+        shared = DOCUMENT_TOKENS // BLOCK_TOKENS if document else 0
+        return Request(
+            id=name,
+            klass=klass,
+            arrival_s=self.now_s,
+            prompt_tokens=prompt_tokens,
+            max_output_tokens=max(2, round(output_tokens * self._source.uniform(0.5, 1.5))),
+            block_hashes=[
+                hash((document if index < shared else name, index))
+                for index in range((prompt_tokens + 2 * output_tokens) // BLOCK_TOKENS)
+            ],
+            group=document,
+        )
+
+    def _add(self, request: Request) -> None:
+        self.scheduler.add(request)
+        self.kv.expect(request)
+        self._live[request.id] = request
+
+    def step(self) -> float:
+        """One step; returns the seconds that `plan` took."""
+        started = time.perf_counter()
+        plan = self.scheduler.plan(self.now_s)
+        took_s = time.perf_counter() - started
+        self._obey(plan)
+        return took_s
+
+    def _obey(self, plan: StepPlan) -> None:
+        for gone in plan.preempt:
+            self.kv.preempt(self._live[gone.request_id])
+        for work in plan.work:
+            hit = PrefixHit(tokens=work.hit_tokens, free_blocks=0) if work.admitted else None
+            self.kv.allocate(self._live[work.request_id], new_tokens=work.tokens, hit=hit)
+        self.scheduler.begin(plan)
+        tokens: dict[RequestId, int] = {}
+        finished = []
+        for work in plan.work:
+            request = self._live[work.request_id]
+            self.kv.commit(request)
+            if request.remaining_tokens == 1 and request.output_tokens:
+                tokens[request.id] = 1
+                if request.output_tokens >= request.max_output_tokens:
+                    finished.append(request)
+        started_s = self.now_s
+        self.now_s += 0.005 + 5e-5 * plan.shape.tokens if plan.work else plan.idle_s or 0.01
+        self.scheduler.commit(
+            plan,
+            StepOutcome(
+                started_s=started_s,
+                ended_s=self.now_s,
+                tokens=tokens,
+                finished=frozenset(request.id for request in finished),
+            ),
+        )
+        for request in finished:
+            self.kv.free(request.id)
+            del self._live[request.id]
+            if request.is_online:
+                self._add(self._request(RequestClass.ONLINE, 400, 200, None))
+            else:
+                self._add(next(self._lines))
+
+
+def measure(pooled: int, *, steps: int, seed: int) -> LatencyStats:
+    """Time of `plan` over ``steps`` steps with all slots taken."""
+    engine = ClockEngine(pooled, seed)
+    for _ in range(400):
+        engine.step()
+        if len(engine.scheduler.state.running) >= RUNNING:
+            break
+    for _ in range(50):
+        engine.step()
+    return latency_stats(engine.step() for _ in range(steps))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures both pool sizes and writes `results/plan_latency.json`."""
+    parser = argparse.ArgumentParser(description="time of Scheduler.plan()")
+    parser.add_argument("--steps", type=int, default=2_000)
+    parser.add_argument("--repeats", type=int, default=3)
+    given = parser.parse_args(arguments)
+    claims = []
+    for pooled, target in TARGETS_MS.items():
+        runs = [measure(pooled, steps=given.steps, seed=seed) for seed in range(given.repeats)]
+        p99_ms = sorted(1e3 * run.p99_s for run in runs)
+        p50_ms = sorted(1e3 * run.p50_s for run in runs)
+        claims.append(
+            Claim(
+                id=f"plan/p99-{pooled}",
+                what=f"plan() with {RUNNING} running and {pooled:,} pooled requests, P99",
+                unit="ms",
+                value=p99_ms[len(p99_ms) // 2],
+                low=p99_ms[0],
+                high=p99_ms[-1],
+                baseline=p50_ms[len(p50_ms) // 2],
+                target=target,
+            )
+        )
+    command = shlex.join(["python", "-m", "benchmarks.plan_latency", *(arguments or sys.argv[1:])])
+    write_results("plan_latency", claims, command=command, seeds=list(range(given.repeats)))
+    print(render(claims))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

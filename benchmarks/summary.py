@@ -1,0 +1,112 @@
+"""The README's figures as Markdown, made from `benchmarks/results/*.json` and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.claims import RESULTS, Claim, read_results
+
+WORKLOADS = {
+    "trace": "Conversations in the style of a public trace, batch over 40 shared documents",
+    "pressure": "Under KV pressure: four-turn conversations, batch over 120 shared documents",
+}
+
+
+def readme(folder: Path = RESULTS) -> str:
+    """The generated part of the README; empty without result files."""
+    parts = []
+    path = folder / "colocation.json"
+    if path.exists():
+        content = json.loads(path.read_text(encoding="utf-8"))
+        parts += _colocation(content)
+    claims = [
+        claim
+        for other in sorted(folder.glob("*.json"))
+        if other != path
+        for claim in read_results(other)
+    ]
+    if claims:
+        parts.append(_claims(claims))
+    return "\n".join(parts)
+
+
+def _colocation(content: Mapping[str, Any]) -> list[str]:
+    machine = content["machine"]
+    parts = [
+        (
+            f"Offline tokens/s served on real vLLM over HTTP, {machine['processor']}, "
+            f"{machine['cores']} cores, windows of {content['window']['measure_s']:.0f} s; "
+            "a figure in brackets misses its SLO. "
+            f"`{content['command']}`\n"
+        )
+    ]
+    for workload, given in content["workloads"].items():
+        bound = given["bound"]
+        ceiling = bound["ceiling_per_s"] if bound else None
+        parts.append(f"**{WORKLOADS.get(workload, workload)}**" + _ceiling(bound) + "\n")
+        rows = [_row(cell, ceiling) for cell in given["cells"]]
+        header = (
+            "SLO over online-only",
+            "best static arm",
+            "gateway AIMD",
+            "Weir",
+            "of ceiling",
+            "of bound",
+        )
+        parts.append(_table(header, rows))
+    return parts
+
+
+def _ceiling(bound: Mapping[str, Any] | None) -> str:
+    if bound is None:
+        return ""
+    return (
+        f" (ceiling {bound['ceiling_per_s']:,.0f}, c0 {1e3 * bound['c0_s']:.1f} ms, "
+        f"u {bound['online_share']:.0%})"
+    )
+
+
+def _row(cell: Mapping[str, Any], ceiling: float | None) -> tuple[str, ...]:
+    weir = cell["arms"].get("weir")
+    best = cell["best_static"]
+    static = f"{cell['arms'][best]['served']['mean']:,.0f} ({best})" if best else "none holds"
+    served = weir["served"]["mean"] if weir else 0.0
+    return (
+        cell["cell"].replace("/", " +"),
+        static,
+        _served(cell["arms"].get("aimd")),
+        _served(weir),
+        f"{served / ceiling:.0%}" if weir and ceiling else "-",
+        f"{served / cell['bound_per_s']:.0%}" if weir and cell["bound_per_s"] else "-",
+    )
+
+
+def _served(verdict: Mapping[str, Any] | None) -> str:
+    if verdict is None:
+        return "-"
+    text = f"{verdict['served']['mean']:,.0f}"
+    return text if verdict["holds"] else f"[{text}]"
+
+
+def _claims(claims: Iterable[Claim]) -> str:
+    mark = {True: "met", False: "**not met**", None: "-"}
+    return _table(
+        ("claim", "measured", "target", ""),
+        (
+            (
+                claim.what,
+                "not measured" if claim.value is None else f"{claim.value:.3g} {claim.unit}",
+                claim.target or "-",
+                mark[claim.met],
+            )
+            for claim in claims
+        ),
+    )
+
+
+def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [header, ("---",) * len(header), *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)

@@ -1,0 +1,4 @@
+"""The ``weir`` command line.
+
+Nothing imports it; it may import every component, lazily.
+"""

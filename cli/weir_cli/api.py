@@ -1,0 +1,276 @@
+"""The control plane as the commands see it: typed calls over HTTP, errors as `CliError`.
+
+Nothing is printed here.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import IO, Any, TypeVar
+
+import httpx
+from pydantic import BaseModel, Field, ValidationError
+
+from weir_cli.errors import CliError, ExitStatus
+from weir_cli.settings import ClientSettings
+
+ATTEMPTS = 4
+RETRIED = frozenset({408, 429, 500, 502, 503, 504})
+TIMEOUT = httpx.Timeout(connect=10, read=120, write=120, pool=10)
+TERMINAL = frozenset({"completed", "failed", "expired", "cancelled"})
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class RequestCounts(BaseModel):
+    """Lines of a batch."""
+
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+
+
+class ContentError(BaseModel):
+    """One reason for which a batch failed before any line ran."""
+
+    code: str | None = None
+    line: int | None = None
+    message: str | None = None
+    param: str | None = None
+
+
+class ContentErrors(BaseModel):
+    """The first reasons for which a batch failed."""
+
+    data: list[ContentError] = Field(default_factory=list)
+
+
+class Batch(BaseModel):
+    """A batch, as far as the commands show it."""
+
+    id: str
+    status: str
+    endpoint: str
+    created_at: int
+    input_file_id: str
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    errors: ContentErrors | None = None
+    request_counts: RequestCounts | None = None
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the batch will not change any more."""
+        return self.status in TERMINAL
+
+    @property
+    def counts(self) -> RequestCounts:
+        """The line counts, zero while unknown."""
+        return self.request_counts or RequestCounts()
+
+
+class ApiKey(BaseModel):
+    """An API key without its secret. Times are seconds since the epoch."""
+
+    id: str
+    scope: str
+    name: str = ""
+    tenant: str = ""
+    agent_id: str | None = None
+    prefix: str = ""
+    expires_at: int | None = None
+    revoked: bool = False
+
+
+class NewApiKey(ApiKey):
+    """A key just made, with its secret."""
+
+    key: str
+
+
+class KeyRequest(BaseModel):
+    """What a new key is for; the server checks what goes with what."""
+
+    scope: str
+    tenant: str | None = None
+    agent_id: str | None = None
+    name: str | None = None
+    expires_in_s: float | None = None
+
+
+class Api:
+    """Calls to one control plane. Calls that are safe to repeat are repeated with back-off."""
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        *,
+        transport: httpx.BaseTransport | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Makes a client; no call is made yet. ``settings.api_key`` must be present."""
+        key = settings.api_key.get_secret_value() if settings.api_key else ""
+        self._base_url = settings.url.rstrip("/").removesuffix("/v1")
+        self._sleep = sleep
+        self._http = httpx.Client(
+            base_url=self._base_url,
+            headers={"Authorization": f"Bearer {key}"},
+            timeout=TIMEOUT,
+            transport=transport,
+        )
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._http.close()
+
+    def upload(self, name: str, content: IO[bytes]) -> str:
+        """The id of a new input file. Not repeated: the content is a stream."""
+        answer = self._once(
+            "POST", "/v1/files", data={"purpose": "batch"}, files={"file": (name, content)}
+        )
+        return str(answer.get("id"))
+
+    def create_batch(
+        self, input_file_id: str, endpoint: str, window: str, metadata: Mapping[str, str]
+    ) -> Batch:
+        """A new batch. One key covers all attempts, so a repeat makes no second one."""
+        body: dict[str, Any] = {
+            "input_file_id": input_file_id,
+            "endpoint": endpoint,
+            "completion_window": window,
+        }
+        if metadata:
+            body["metadata"] = dict(metadata)
+        headers = {"Idempotency-Key": uuid.uuid4().hex}
+        return self._batch(self.call("POST", "/v1/batches", json=body, headers=headers))
+
+    def batch(self, batch_id: str) -> Batch:
+        """One batch."""
+        return self._batch(self.call("GET", f"/v1/batches/{batch_id}"))
+
+    def batches(self, limit: int) -> list[Batch]:
+        """The newest batches."""
+        answer = self.call("GET", "/v1/batches", params={"limit": limit})
+        return [self._batch(item) for item in answer.get("data", [])]
+
+    def cancel(self, batch_id: str) -> Batch:
+        """The batch, being cancelled."""
+        return self._batch(self.call("POST", f"/v1/batches/{batch_id}/cancel"))
+
+    @contextmanager
+    def file_content(self, file_id: str) -> Iterator[tuple[int | None, Iterator[bytes]]]:
+        """The size of a file in bytes, if known, and its content piece by piece."""
+        with (
+            self._transport_errors(),
+            self._http.stream("GET", f"/v1/files/{file_id}/content") as response,
+        ):
+            if response.is_error:
+                response.read()
+                raise self._refused(response)
+            length = response.headers.get("content-length")
+            yield int(length) if length else None, response.iter_bytes(1 << 16)
+
+    def create_tenant(self, name: str) -> str:
+        """The id of a new tenant."""
+        return str(self._once("POST", "/admin/v1/tenants", json={"name": name}).get("id"))
+
+    def create_key(self, request: KeyRequest) -> NewApiKey:
+        """A new key with its secret; not repeated, each call makes another."""
+        body = request.model_dump(exclude_none=True)
+        return self._parsed(NewApiKey, self._once("POST", "/admin/v1/keys", json=body))
+
+    def list_keys(self) -> list[ApiKey]:
+        """All keys."""
+        answer = self.call("GET", "/admin/v1/keys")
+        return [self._parsed(ApiKey, item) for item in answer.get("data", [])]
+
+    def revoke_key(self, key_id: str) -> None:
+        """Revokes a key."""
+        self.call("DELETE", f"/admin/v1/keys/{key_id}")
+
+    def call(self, method: str, path: str, **options: Any) -> dict[str, Any]:  # noqa: ANN401
+        """The JSON answer of a call that is safe to repeat; ``options`` as in httpx."""
+        for attempt in range(1, ATTEMPTS):
+            try:
+                response = self._http.request(method, path, **options)
+            except (httpx.ConnectError, httpx.ReadError, httpx.RemoteProtocolError):
+                self._sleep(random.uniform(0, 2.0**attempt))  # noqa: S311
+                continue
+            if response.status_code not in RETRIED:
+                return self._answer(response)
+            self._sleep(_retry_after_s(response) or random.uniform(0, 2.0**attempt))  # noqa: S311
+        return self._once(method, path, **options)
+
+    def _once(self, method: str, path: str, **options: Any) -> dict[str, Any]:  # noqa: ANN401
+        with self._transport_errors():
+            return self._answer(self._http.request(method, path, **options))
+
+    def _answer(self, response: httpx.Response) -> dict[str, Any]:
+        if response.is_error:
+            raise self._refused(response)
+        try:
+            answer = response.json() if response.content else {}
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise CliError(
+                f"{self._base_url} does not answer like a Weir control plane",
+                remedy="check --url or WEIR_URL",
+                status=ExitStatus.REFUSED,
+            )
+        return answer
+
+    def _batch(self, answer: dict[str, Any]) -> Batch:
+        return self._parsed(Batch, answer)
+
+    def _parsed(self, model: type[Model], answer: object) -> Model:
+        try:
+            return model.model_validate(answer)
+        except ValidationError:
+            raise CliError(
+                f"{self._base_url} does not answer like a Weir control plane",
+                remedy="check --url or WEIR_URL",
+                status=ExitStatus.REFUSED,
+            ) from None
+
+    @contextmanager
+    def _transport_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except httpx.TransportError as error:
+            raise CliError(
+                f"no answer from {self._base_url} ({str(error) or type(error).__name__})",
+                remedy="check --url or WEIR_URL, and that the control plane runs "
+                "(`weir serve controlplane`)",
+                status=ExitStatus.UNREACHABLE,
+            ) from error
+
+    def _refused(self, response: httpx.Response) -> CliError:
+        remedies = {
+            401: "check --api-key or WEIR_API_KEY; the key may have been revoked",
+            403: "this needs a key of another scope; `weir keys create` makes one",
+            404: "check the id; ids of other tenants cannot be seen",
+            413: "split the input file",
+        }
+        return CliError(
+            f"refused ({response.status_code}): {_error_message(response)}",
+            remedy=remedies.get(response.status_code),
+            status=ExitStatus.REFUSED,
+        )
+
+
+def _error_message(response: httpx.Response) -> str:
+    try:
+        error = response.json()["error"]
+        named = f"{error['param']}: " if error.get("param") else ""
+        return f"{named}{error['message']}"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return response.text[:200] or response.reason_phrase
+
+
+def _retry_after_s(response: httpx.Response) -> float | None:
+    value = response.headers.get("retry-after", "")
+    return min(float(value), 60.0) if value.isdigit() else None

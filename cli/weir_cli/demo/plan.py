@@ -1,0 +1,174 @@
+"""What the demo runs: its load and its servers, the same for every arm. Pure."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from weir_cli.demo.tether import tethered
+from weir_cli.demo.trace import TraceRow, fit
+from weir_cli.loadlab.measure import Window
+from weir_cli.loadlab.processes import ServerSpec, free_port
+from weir_cli.loadlab.workload import (
+    Lengths,
+    OfflineLine,
+    OfflineOrder,
+    OfflineShape,
+    OnlineRequest,
+    from_arrivals,
+    offline_pass,
+)
+
+MODEL = "sample"
+ENDPOINT = "/v1/completions"
+SEED = 7
+ONLINE_RATE_PER_S = 1.5
+ONLINE_MAX_INPUT_TOKENS = 1_000
+ONLINE_MAX_OUTPUT_TOKENS = 96
+STATIC_STEP_TOKENS = 96
+OFFLINE_CONCURRENCY = 48
+BATCH = OfflineShape(
+    lines=600,
+    documents=40,
+    document_tokens=900,
+    question=Lengths(median=40, sigma=0.4, low=16, high=120),
+    output=Lengths(median=12, sigma=0.5, low=4, high=32),
+)
+ENGINE_ARGS = (
+    *("--served-model-name", MODEL, "--enforce-eager", "--dtype", "bfloat16"),
+    *("--block-size", "32", "--num-gpu-blocks-override", "750"),
+    *("--max-model-len", "2048", "--max-num-seqs", "64", "--enable-prefix-caching"),
+    *("--disable-uvicorn-access-log", "--seed", "0"),
+)
+ENGINE_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the worker runs inside the engine process
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_SERVER_DEV_MODE": "1",  # offers POST /reset_prefix_cache, for the next arm
+}
+DEFAULT_STEP_TOKENS = 2_048
+
+
+@dataclass(frozen=True, kw_only=True)
+class Length:
+    """How long an arm runs: ``measure_s`` counts.
+
+    The Weir arm goes on until its batch has ended, at most ``batch_within_s``, with online traffic
+    for the first ``online_longer_s`` of that.
+    """
+
+    ramp_s: float = 10.0
+    measure_s: float = 30.0
+    tail_s: float = 10.0
+    online_longer_s: float = 60.0
+    batch_within_s: float = 240.0
+
+    @property
+    def window(self) -> Window:
+        """The measured window of an arm."""
+        return Window(ramp_s=self.ramp_s, measure_s=self.measure_s, tail_s=self.tail_s)
+
+
+def online_load(rows: Sequence[TraceRow], *, duration_s: float) -> list[OnlineRequest]:
+    """The replayed trace: the same requests in every arm."""
+    fitted = fit(
+        list(rows),
+        rate_per_s=ONLINE_RATE_PER_S,
+        duration_s=duration_s,
+        max_input_tokens=ONLINE_MAX_INPUT_TOKENS,
+        max_output_tokens=ONLINE_MAX_OUTPUT_TOKENS,
+    )
+    arrivals = [(row.arrival_s, row.input_tokens, row.output_tokens) for row in fitted]
+    return from_arrivals(arrivals, seed=SEED)
+
+
+def batch_lines(count: int) -> list[OfflineLine]:
+    """The batch: so many questions over 40 documents, in no order."""
+    return offline_pass(replace(BATCH, lines=count), seed=SEED, order=OfflineOrder.SHUFFLED)
+
+
+def batch_jsonl(lines: Sequence[OfflineLine]) -> bytes:
+    """The same lines as an input file."""
+    return b"".join(
+        json.dumps(
+            {
+                "custom_id": line.custom_id,
+                "method": "POST",
+                "url": ENDPOINT,
+                "body": {
+                    "model": MODEL,
+                    "prompt": line.prompt,
+                    "max_tokens": line.max_tokens,
+                    "temperature": 0,
+                },
+            }
+        ).encode()
+        + b"\n"
+        for line in lines
+    )
+
+
+def stock_server(model: Path, *, step_tokens: int = DEFAULT_STEP_TOKENS) -> ServerSpec:
+    """VLLM as it comes, with its priority policy: online 0, offline 1."""
+    port = free_port()
+    command = [
+        *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
+        *("--host", "127.0.0.1", "--port", str(port), "--model", str(model), *ENGINE_ARGS),
+        *("--max-num-batched-tokens", str(step_tokens), "--scheduling-policy", "priority"),
+    ]
+    return _spec(command, port, {}, ready_path="/health")
+
+
+def controlplane_server(folder: Path) -> ServerSpec:
+    """A control plane with its embedded database."""
+    port = free_port()
+    settings = {
+        "WEIR_PORT": str(port),
+        "WEIR_DATA_DIR": str(folder / "controlplane"),
+        "WEIR_POLL_S": "1",
+        "WEIR_LOG_LEVEL": "warning",
+    }
+    command = [sys.executable, "-m", "weir_cli", "serve", "controlplane"]
+    return _spec(command, port, settings, ready_path="/readyz")
+
+
+def agent_server(
+    folder: Path, model: Path, *, controlplane: str, key: str, slos: Sequence[Mapping[str, Any]]
+) -> ServerSpec:
+    """An agent whose engine runs under Weir's scheduler."""
+    port = free_port()
+    engine_args = ["--model", str(model), *ENGINE_ARGS]
+    settings = {
+        "WEIR_PORT": str(port),
+        "WEIR_AGENT_ID": "demo",
+        "WEIR_DATA_DIR": str(folder / "agent"),
+        "WEIR_ENGINE_ARGS": " ".join(
+            [*engine_args, "--max-num-batched-tokens", str(DEFAULT_STEP_TOKENS)]
+        ),
+        "WEIR_CONTROL_PLANE_URL": controlplane,
+        "WEIR_CONTROL_PLANE_KEY": key,
+        "WEIR_SLO": json.dumps(list(slos)),
+        "WEIR_LOG_LEVEL": "warning",
+    }
+    command = [sys.executable, "-m", "weir_cli", "serve", "agent"]
+    return _spec(command, port, settings, ready_path="/readyz")
+
+
+def _spec(
+    command: Sequence[str], port: int, settings: Mapping[str, str], *, ready_path: str
+) -> ServerSpec:
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("WEIR_")}
+    return ServerSpec(
+        command=tethered(command),
+        environment={**inherited, **ENGINE_ENVIRONMENT, **settings},
+        port=port,
+        ready_path=ready_path,
+    )

@@ -1,0 +1,127 @@
+"""The demo from start to end: the arms in order, and what is said at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+from weir_agent.sample_model import write_sample_model
+from weir_cli.console import out
+from weir_cli.demo import plan
+from weir_cli.demo.monitor import Screen
+from weir_cli.demo.slo import objectives, verdict
+from weir_cli.demo.stages import BatchOutcome, Stage, stock_arm, stock_server, weir_arm
+from weir_cli.demo.trace import TraceRow
+from weir_cli.demo.view import ArmRow, Latency, closing_lines, closing_table
+from weir_cli.errors import CliError, ExitStatus
+from weir_cli.loadlab.measure import Measurement
+from weir_cli.loadlab.workload import OfflineOrder
+
+TOLERANCE = 0.5
+LONGEST_S = 600.0
+
+
+def run_demo(
+    rows: Sequence[TraceRow], *, folder: Path, lines: int, length: plan.Length, fast: bool
+) -> None:
+    """Runs the arms and prints the comparison.
+
+    Raises:
+        CliError: interrupted, a server did not start, or the batch did not come out whole.
+    """
+    model = folder / "model"
+    write_sample_model(model)
+    with Screen(out) as screen:
+        stage = Stage(
+            folder=folder,
+            model=model,
+            online=plan.online_load(rows, duration_s=LONGEST_S),
+            lines=lines,
+            length=length,
+            screen=screen,
+        )
+        arms, outcome = _interruptible(_arms(stage, fast=fast))
+    _close(arms, outcome)
+
+
+async def _arms(stage: Stage, *, fast: bool) -> tuple[list[ArmRow], BatchOutcome]:
+    if fast:
+        measured, outcome = await weir_arm(stage, [])
+        return [_row("Weir", measured, "")], outcome
+    async with stock_server(stage) as server:
+        alone = await stock_arm(stage, server, "online alone")
+        wanted = objectives(alone, tolerance=TOLERANCE)
+        rows = [_row("online alone", alone, f"the SLO is this plus {TOLERANCE:.0%}")]
+        name = "stock vLLM, policy=priority"
+        measured = await stock_arm(stage, server, name, order=OfflineOrder.SHUFFLED)
+        rows.append(_row(name, measured, verdict(measured, wanted)))
+    async with stock_server(stage, step_tokens=plan.STATIC_STEP_TOKENS) as server:
+        name = "best static configuration"
+        measured = await stock_arm(stage, server, name, order=OfflineOrder.PREFIX)
+        rows.append(_row(name, measured, verdict(measured, wanted)))
+    measured, outcome = await weir_arm(stage, wanted)
+    rows.append(_row("Weir", measured, verdict(measured, wanted)))
+    return rows, outcome
+
+
+def _row(name: str, measured: Measurement, note: str) -> ArmRow:
+    online = measured.online
+    return ArmRow(
+        name=name,
+        latency=Latency(
+            ttft_p50_s=online.ttft.p50_s,
+            ttft_p99_s=online.ttft.p99_s,
+            tbt_mean_s=online.tbt.mean_s,
+            tbt_p99_s=online.tbt.p99_s,
+        ),
+        offline_tokens_per_s=measured.offline_served_per_s,
+        note=note,
+    )
+
+
+def _close(rows: list[ArmRow], outcome: BatchOutcome) -> None:
+    """Prints the comparison.
+
+    Raises:
+        CliError: the batch did not come out whole.
+    """
+    title = "The same online trace in every arm; offline tokens as served, prompt and output"
+    if out.is_terminal:
+        out.print(closing_table(rows, title=title))
+    else:
+        for line in closing_lines(rows, title=title):
+            out.print(line, markup=False)
+    out.print(
+        f"Weir's batch: {outcome.status}; {outcome.once} of {outcome.lines} lines answered exactly "
+        f"once, {outcome.failed} with errors",
+        markup=False,
+    )
+    if outcome.status != "completed" or outcome.once != outcome.lines or outcome.failed:
+        raise CliError("the batch did not come out whole", remedy="keep the logs with --keep DIR")
+
+
+def _interruptible(
+    work: Coroutine[Any, Any, tuple[list[ArmRow], BatchOutcome]],
+) -> tuple[list[ArmRow], BatchOutcome]:
+    """Runs the work; SIGINT and SIGTERM cancel it, and its blocks stop every process.
+
+    Raises:
+        CliError: it was interrupted.
+    """
+
+    async def run() -> tuple[list[ArmRow], BatchOutcome]:
+        task = asyncio.ensure_future(work)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, task.cancel)
+        return await task
+
+    try:
+        return asyncio.run(run())
+    except asyncio.CancelledError:
+        raise CliError(
+            "interrupted; everything is stopped", status=ExitStatus.INTERRUPTED
+        ) from None

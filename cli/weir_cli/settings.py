@@ -1,0 +1,48 @@
+"""Settings of the client commands: flags first, then the environment. Read nowhere else."""
+
+from __future__ import annotations
+
+from pydantic import Field, HttpUrl, SecretStr, TypeAdapter, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from weir_cli.errors import CliError, ExitStatus
+
+
+class ClientSettings(BaseSettings):
+    """Where the control plane is and who asks."""
+
+    model_config = SettingsConfigDict(env_prefix="WEIR_", frozen=True, extra="ignore")
+
+    url: str = Field(
+        default="http://127.0.0.1:8080",
+        description="Base URL of the control plane, with or without a closing /v1.",
+    )
+    api_key: SecretStr | None = Field(
+        default=None,
+        description="API key of a tenant; an admin key for `weir keys` and `weir tenants`.",
+    )
+
+
+def client_settings(url: str | None, api_key: str | None) -> ClientSettings:
+    """The settings of one command.
+
+    Raises:
+        CliError: the URL is no http(s) URL, or no key was given.
+    """
+    given = {"url": url, "api_key": SecretStr(api_key) if api_key else None}
+    settings = ClientSettings(**{k: v for k, v in given.items() if v})  # type: ignore[arg-type]
+    try:
+        TypeAdapter(HttpUrl).validate_python(settings.url)
+    except ValidationError:
+        raise CliError(
+            f"url: {settings.url!r} is not an http or https URL",
+            remedy="give --url or WEIR_URL like http://127.0.0.1:8080",
+            status=ExitStatus.USAGE,
+        ) from None
+    if settings.api_key is None or not settings.api_key.get_secret_value():
+        raise CliError(
+            "api_key: no API key given",
+            remedy="give --api-key, or set WEIR_API_KEY; `weir keys create` makes one",
+            status=ExitStatus.USAGE,
+        )
+    return settings

@@ -1,0 +1,54 @@
+"""Following a batch until it ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from weir_cli.api import Api, Batch
+from weir_cli.console import err, lines_bar
+
+POLL_S = 1.0
+PLAIN_LINE_EVERY_S = 10.0
+
+
+def follow(
+    api: Api,
+    batch: Batch,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> Batch:
+    """The batch in its final state; shows its progress while waiting."""
+    shown: tuple[str, float] | None = None
+    with lines_bar() as bar:
+        task = bar.add_task(batch.id, total=None, detail=batch.status)
+        while True:
+            counts = batch.counts
+            bar.update(
+                task,
+                completed=counts.completed + counts.failed,
+                total=counts.total or None,
+                detail=batch.status,
+            )
+            if not err.is_terminal and _is_news(batch, shown, clock()):
+                err.print(summary(batch), markup=False)
+                shown = (batch.status, clock())
+            if batch.terminal:
+                return batch
+            sleep(POLL_S)
+            batch = api.batch(batch.id)
+
+
+def _is_news(batch: Batch, shown: tuple[str, float] | None, now_s: float) -> bool:
+    if shown is None:
+        return True
+    status, shown_at_s = shown
+    return batch.status != status or now_s - shown_at_s >= PLAIN_LINE_EVERY_S
+
+
+def summary(batch: Batch) -> str:
+    """One line about a batch."""
+    counts = batch.counts
+    failed = f", {counts.failed} with errors" if counts.failed else ""
+    return f"{batch.id}: {batch.status}, {counts.completed} of {counts.total} lines done{failed}"

@@ -1,0 +1,208 @@
+"""Online KV demand of every pod: collected in memory, added to the database in batches.
+
+Each replica writes the samples that it saw as sums, so that rows add up whoever wrote them, and
+any replica can forecast for any pod. Bounded: hours in 10 s spans, days in 10 min spans.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from sqlalchemy import case, delete, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from weir_controlplane.forecast.demand import BUCKET_S, COARSE_BUCKET_S, Bucket, Demand
+from weir_controlplane.forecast.methods import DAY_S, History
+from weir_controlplane.store.database import Database
+from weir_controlplane.store.models import KvDemand
+
+RECENT_S = 2 * 3600  # an hour to forecast from before each moment of the hour that is scored
+DAYS_S = 7 * DAY_S
+_SLICE_ROWS = 200
+_FIELDS = ("start_s", "samples", "sum_blocks", "sum_sq_blocks", "max_blocks")
+
+
+class Series:
+    """The newest buckets of one length, as columns in a buffer that moves when it is full."""
+
+    def __init__(self, length_s: int, span_s: int) -> None:
+        self.length_s = length_s
+        self._kept = span_s // length_s
+        self._table = np.zeros((2 * self._kept, len(_FIELDS)))
+        self._first = self._end = 0
+
+    def add(self, bucket: Bucket, *, replace: bool = False) -> None:
+        """Adds to the bucket of that time (or replaces it); one older than all kept is dropped."""
+        starts = self._table[self._first : self._end, 0]
+        at = self._first + int(np.searchsorted(starts, bucket.start_s))
+        row = [float(getattr(bucket, name)) for name in _FIELDS]
+        if at < self._end and self._table[at, 0] == bucket.start_s:
+            if not replace:
+                row[1:4] = self._table[at, 1:4] + row[1:4]
+                row[4] = max(self._table[at, 4], row[4])
+            self._table[at] = row
+            return
+        if at == self._first and self._end - self._first >= self._kept:
+            return
+        if self._end == len(self._table):
+            kept = self._table[self._first : self._end].copy()
+            at -= self._first
+            self._first, self._end = 0, len(kept)
+            self._table[: len(kept)] = kept
+        self._table[at + 1 : self._end + 1] = self._table[at : self._end].copy()
+        self._table[at] = row
+        self._end += 1
+        self._first = max(self._first, self._end - self._kept)
+
+    def demand(self) -> Demand:
+        """The series as it is now; valid until the next `add`."""
+        table = self._table[self._first : self._end]
+        return Demand(**{name: table[:, at] for at, name in enumerate(_FIELDS)})
+
+
+class PodHistory:
+    """The past of one pod."""
+
+    def __init__(self) -> None:
+        self.recent = Series(BUCKET_S, RECENT_S)
+        self.days = Series(COARSE_BUCKET_S, DAYS_S)
+
+    def series(self, length_s: int) -> Series:
+        """The series of one bucket length."""
+        return self.recent if length_s == BUCKET_S else self.days
+
+    def history(self) -> History:
+        """What forecasts are made from; valid until the next sample."""
+        return History(recent=self.recent.demand(), days=self.days.demand())
+
+
+class DemandLog:
+    """Collects samples; `flush` adds them to the database."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, PodHistory] = {}
+        self._pending: dict[tuple[str, int, int], Bucket] = {}
+
+    def pod(self, agent_id: str) -> PodHistory | None:
+        """The past of a pod; None until it was read."""
+        return self._pods.get(agent_id)
+
+    async def load(self, database: Database, agent_id: str, now_s: float) -> None:
+        """Reads the past of a pod, once."""
+        if agent_id in self._pods:
+            return
+        async with database.read() as session:
+            rows = (
+                await session.execute(
+                    _rows().where(
+                        KvDemand.agent_id == agent_id, KvDemand.start_s >= int(now_s - DAYS_S)
+                    )
+                )
+            ).all()
+        pod = PodHistory()
+        for row in rows:
+            pod.series(row.length_s).add(_bucket(row))
+        self._pods.setdefault(agent_id, pod)
+
+    def record(self, agent_id: str, at_s: float, blocks: int) -> None:
+        """Notes one sample of online KV demand."""
+        pod = self._pods.get(agent_id)
+        for length_s in (BUCKET_S, COARSE_BUCKET_S):
+            bucket = Bucket.of(at_s, blocks, length_s=length_s)
+            if pod is not None:
+                pod.series(length_s).add(bucket)
+            key = (agent_id, length_s, bucket.start_s)
+            pending = self._pending.get(key)
+            self._pending[key] = bucket if pending is None else pending.plus(bucket)
+
+    async def flush(self, database: Database) -> int:
+        """Adds what was collected to the database; the number of rows written."""
+        pending, self._pending = self._pending, {}
+        rows = [
+            {
+                "agent_id": agent_id,
+                "length_s": length_s,
+                **{name: getattr(bucket, name) for name in _FIELDS},
+            }
+            for (agent_id, length_s, _), bucket in sorted(pending.items())
+        ]
+        done = 0
+        try:
+            for start in range(0, len(rows), _SLICE_ROWS):
+                await _add(database, rows[start : start + _SLICE_ROWS])
+                done = start + _SLICE_ROWS
+                await asyncio.sleep(0)
+        except BaseException:
+            self._keep(rows[done:])
+            raise
+        return len(rows)
+
+    def _keep(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Puts back what could not be written; later samples of the same span were collected."""
+        for row in rows:
+            bucket = Bucket(**{name: row[name] for name in _FIELDS})
+            key = (row["agent_id"], row["length_s"], bucket.start_s)
+            later = self._pending.get(key)
+            self._pending[key] = bucket if later is None else bucket.plus(later)
+
+    async def read_others(self, database: Database, now_s: float) -> None:
+        """Takes over what other replicas wrote lately of the pods that are known here."""
+        async with database.read() as session:
+            found = (
+                await session.execute(
+                    _rows(KvDemand.agent_id).where(
+                        KvDemand.length_s == BUCKET_S, KvDemand.start_s >= int(now_s - 60)
+                    )
+                )
+            ).all()
+        for row in found:
+            pod = self._pods.get(row.agent_id)
+            if pod is None:
+                continue
+            bucket = _bucket(row)
+            unwritten = self._pending.get((row.agent_id, BUCKET_S, row.start_s))
+            pod.recent.add(bucket if unwritten is None else bucket.plus(unwritten), replace=True)
+
+    def forget_except(self, agent_ids: Collection[str]) -> None:
+        """Lets go of pods that are gone; their rows stay until they are trimmed."""
+        for agent_id in self._pods.keys() - agent_ids:
+            del self._pods[agent_id]
+
+    @staticmethod
+    async def trim(database: Database, now_s: float) -> None:
+        """Deletes rows that no forecast reads any more."""
+        for length_s, span_s in ((BUCKET_S, RECENT_S), (COARSE_BUCKET_S, DAYS_S)):
+            async with database.transaction() as session:
+                await session.execute(
+                    delete(KvDemand).where(
+                        KvDemand.length_s == length_s, KvDemand.start_s < int(now_s - span_s)
+                    )
+                )
+
+
+def _rows(*more: Any) -> Any:  # noqa: ANN401 - a select of columns
+    columns = (KvDemand.length_s, *(getattr(KvDemand, name) for name in _FIELDS), *more)
+    return select(*columns).order_by(KvDemand.start_s)
+
+
+def _bucket(row: Any) -> Bucket:  # noqa: ANN401 - a row of `_rows`
+    return Bucket(**{name: getattr(row, name) for name in _FIELDS})
+
+
+async def _add(database: Database, rows: list[dict[str, Any]]) -> None:
+    insert = postgresql.insert if database.dialect == "postgresql" else sqlite.insert
+    statement = insert(KvDemand)
+    new = statement.excluded
+    added = {name: getattr(KvDemand, name) + getattr(new, name) for name in _FIELDS[1:4]}
+    larger = case((new.max_blocks > KvDemand.max_blocks, new.max_blocks), else_=KvDemand.max_blocks)
+    async with database.transaction() as session:
+        await session.execute(
+            statement.on_conflict_do_update(
+                index_elements=["agent_id", "length_s", "start_s"],
+                set_={**added, "max_blocks": larger},
+            ),
+            rows,
+        )

@@ -1,0 +1,65 @@
+"""The queue and the fleet as operators see them."""
+
+from __future__ import annotations
+
+from weir_controlplane.agents.registry import Registry
+from weir_controlplane.agents.schemas import QueuedBatch
+from weir_controlplane.agents.service import AgentService
+from weir_controlplane.dispatch import metrics
+from weir_controlplane.dispatch.reasons import FleetPod, waiting_reason
+
+REASONS = ("NoMatchingModel", "RevisionGone", "NoServingPod", "PodsPaused")
+
+
+def fleet(registry: Registry, now_s: float, db_now_s: float) -> list[FleetPod]:
+    """The live pods."""
+    return [
+        FleetPod(
+            service=entry.service,
+            models=entry.models,
+            serving=entry.state == "serving",
+            paused=entry.paused_until is not None and entry.paused_until > db_now_s,
+        )
+        for entry in registry.alive(now_s)
+    ]
+
+
+def queued_batches(agents: AgentService) -> list[QueuedBatch]:
+    """Running batches with what is open and out of them, and why one gets nothing."""
+    now_s = agents.time.now_s()
+    pods = fleet(agents.registry, agents.clock_s(), now_s)
+    return [
+        QueuedBatch(
+            batch_id=batch.batch_id,
+            model=batch.model,
+            revision=batch.revision,
+            open_chunks=batch.open_count,
+            open_lines=batch.open_lines,
+            leased_chunks=len(batch.out),
+            solo_chunks=len(batch.solo),
+            expires_in_s=batch.expires_at - now_s,
+            reason=waiting_reason(
+                model=batch.model, revision=batch.revision, service=batch.service, fleet=pods
+            ),
+        )
+        for batch in agents.view.batches.values()
+    ]
+
+
+class QueueGauges:
+    """Sets the gauges of the queue."""
+
+    @staticmethod
+    def update(agents: AgentService) -> None:
+        """Takes over the queue as this replica sees it."""
+        queued = queued_batches(agents)
+        metrics.CHUNKS.labels(state="open").set(sum(item.open_chunks for item in queued))
+        metrics.CHUNKS.labels(state="leased").set(sum(item.leased_chunks for item in queued))
+        metrics.SUSPECT_CHUNKS.set(sum(item.solo_chunks for item in queued))
+        for reason in REASONS:
+            metrics.WAITING.labels(reason=reason).set(sum(item.reason == reason for item in queued))
+        now_s = agents.time.now_s()
+        ages = [
+            now_s - batch.created_at for batch in agents.view.batches.values() if batch.open_count
+        ]
+        metrics.QUEUE_AGE.set(max(ages, default=0.0))

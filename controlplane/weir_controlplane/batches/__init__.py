@@ -1,0 +1,1 @@
+"""Batches from creation to their output files; leasing their chunks is `dispatch`'s."""

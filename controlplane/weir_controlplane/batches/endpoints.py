@@ -1,0 +1,114 @@
+"""`/v1/batches`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query
+from sqlalchemy import update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from weir_controlplane.batches.creation import CreateCall, create_batch
+from weir_controlplane.batches.progress import progress_of
+from weir_controlplane.batches.schemas import NewBatch, batch_view
+from weir_controlplane.batches.states import Event, IllegalTransitionError, State, Status, advance
+from weir_controlplane.errors import InvalidRequestError
+from weir_controlplane.keys.auth import TenantDep
+from weir_controlplane.services import ServicesDep
+from weir_controlplane.store.clock import db_now
+from weir_controlplane.store.database import clock_s
+from weir_controlplane.store.models import Batch
+from weir_controlplane.store.tenancy import PageRequest, TenantScope, page_view
+
+router = APIRouter(prefix="/v1/batches")
+
+
+@router.post("")
+async def create(
+    body: NewBatch,
+    tenant_id: TenantDep,
+    services: ServicesDep,
+    idempotency_key: Annotated[str | None, Header()] = None,
+    x_stainless_retry_count: Annotated[str | None, Header()] = None,
+) -> dict[str, Any]:
+    """Creates a batch; it is validated in the background."""
+    count = x_stainless_retry_count or ""
+    call = CreateCall(
+        tenant_id=tenant_id,
+        body=body,
+        idempotency_key=idempotency_key,
+        retry_count=int(count) if count.isascii() and count.isdecimal() and len(count) < 5 else 0,
+    )
+    batch = await create_batch(services, call)
+    async with services.database.read() as session:
+        return await _view(session, batch)
+
+
+@router.get("")
+async def list_batches(
+    tenant_id: TenantDep,
+    services: ServicesDep,
+    after: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+) -> dict[str, Any]:
+    """A page of the tenant's batches, the newest first."""
+    async with services.database.read() as session:
+        page = await TenantScope(session, tenant_id).page(
+            Batch, PageRequest(after=after, limit=limit)
+        )
+        progress = await progress_of(session, page.rows)
+    return page_view(page, [batch_view(row, progress[row.id]) for row in page.rows])
+
+
+@router.get("/{batch_id}")
+async def retrieve(batch_id: str, tenant_id: TenantDep, services: ServicesDep) -> dict[str, Any]:
+    """One batch, with its progress."""
+    async with services.database.read() as session:
+        batch = await TenantScope(session, tenant_id).get(Batch, batch_id)
+        view = await _view(session, batch)
+    if batch.seen_at is None:  # from now on a create like this one's is a new batch (§8.7)
+        async with services.database.transaction() as session:
+            await session.execute(
+                update(Batch)
+                .where(Batch.id == batch_id, Batch.seen_at.is_(None))
+                .values(seen_at=db_now())
+            )
+    return view
+
+
+@router.post("/{batch_id}/cancel")
+async def cancel(batch_id: str, tenant_id: TenantDep, services: ServicesDep) -> dict[str, Any]:
+    """Cancels a batch; what is committed is kept.
+
+    Raises:
+        InvalidRequestError: every line is done already, or the batch has ended.
+    """
+    async with services.database.transaction() as session:
+        batch = await TenantScope(session, tenant_id).get(Batch, batch_id, lock=True)
+        state = State(
+            status=Status(batch.status),
+            closing_as=Status(batch.closing_as) if batch.closing_as else None,
+        )
+        try:
+            after = advance(state, Event.CANCEL)
+        except IllegalTransitionError:
+            raise InvalidRequestError(
+                f"batch_id: a batch that is {batch.status} cannot be cancelled",
+                param="batch_id",
+                code="invalid_batch_state",
+            ) from None
+        now_s = await clock_s(session)
+        batch.seen_at = batch.seen_at or now_s
+        if after != state:
+            batch.status, batch.closing_as = after.status, after.closing_as
+            batch.cancelling_at = now_s
+            # Whoever validates it now must stop: its lease is void.
+            batch.work_nonce, batch.work_lease_until = None, 0.0
+        await session.flush()
+        view = await _view(session, batch)
+    await services.nudge.send("batches")
+    return view
+
+
+async def _view(session: AsyncSession, batch: Batch) -> dict[str, Any]:
+    return batch_view(batch, (await progress_of(session, [batch]))[batch.id])

@@ -1,0 +1,193 @@
+"""Fenced leases on batches: who validates or winds up which one (§8.1, §8.2, §8.6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, and_, exists, func, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from weir_controlplane.batches.states import Event, State, Status, advance
+from weir_controlplane.ids import new_nonce
+from weir_controlplane.services import Services
+from weir_controlplane.store.clock import db_now
+from weir_controlplane.store.database import clock_s
+from weir_controlplane.store.models import Batch, Chunk, ChunkResult, Suspect
+
+GRACE_S = 30.0  # for holders of chunks to commit what is finished, after cancel and expiry (§8.4)
+MAX_BACKOFF_S = 60.0
+_DUE_ROWS = 50
+
+_running = exists().where(Chunk.batch_id == Batch.id, Chunk.state.in_(("open", "leased")))
+_committed = (
+    select(func.coalesce(func.sum(ChunkResult.completed_lines + ChunkResult.failed_lines), 0))
+    .where(ChunkResult.batch_id == Batch.id)
+    .scalar_subquery()
+)
+_poisoned = (
+    select(func.count())
+    .where(Suspect.batch_id == Batch.id, Suspect.state == "failed")
+    .scalar_subquery()
+)
+_leased = exists().where(Chunk.batch_id == Batch.id, Chunk.state == "leased")
+
+
+class LeaseLostError(Exception):
+    """Another replica has this work now, or it is no longer wanted: write nothing more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """A batch to work on, under a lease. ``state`` is what it was when leased."""
+
+    batch_id: str
+    state: State
+    validated: bool
+    nonce: str
+
+
+def state_of(batch: Batch) -> State:
+    """The state of a row."""
+    closing = Status(batch.closing_as) if batch.closing_as else None
+    return State(status=Status(batch.status), closing_as=closing)
+
+
+def set_state(batch: Batch, state: State, now_s: float) -> None:
+    """Writes a state and the timestamp that goes with entering it."""
+    if batch.status != state.status:
+        setattr(batch, f"{state.status.value}_at", now_s)
+    batch.status = state.status.value
+    batch.closing_as = state.closing_as.value if state.closing_as else None
+
+
+async def apply_due(services: Services) -> None:
+    """Moves batches on whose window has ended, or whose last chunk is done."""
+    window_ended = and_(
+        Batch.status.in_((Status.VALIDATING, Status.IN_PROGRESS)),
+        Batch.closing_as.is_(None),
+        Batch.expires_at <= db_now(),
+    )
+    lines_done = and_(Batch.status == Status.IN_PROGRESS, Batch.closing_as.is_(None), ~_running)
+    # Done comes first: a batch whose every line is committed in time has not expired.
+    await _apply(services, lines_done, Event.LINES_DONE)
+    await _apply(services, window_ended, Event.WINDOW_ENDED)
+
+
+async def _apply(services: Services, due: ColumnElement[bool], event: Event) -> None:
+    async with services.database.read() as session:
+        ids = (await session.execute(select(Batch.id).where(due).limit(_DUE_ROWS))).scalars().all()
+    for batch_id in ids:
+        async with services.database.transaction() as session:
+            statement = select(Batch).where(Batch.id == batch_id, due)
+            found = await session.execute(statement.with_for_update(of=Batch))
+            batch = found.scalar_one_or_none()
+            if batch is not None:
+                now_s = await clock_s(session)
+                set_state(batch, advance(state_of(batch), event), now_s)
+                batch.work_nonce, batch.work_lease_until = None, 0.0
+
+
+async def claim(services: Services) -> Work | None:
+    """A lease on the oldest batch that needs work and that nobody works on; None: nothing."""
+    winding_up = or_(
+        Batch.status == Status.FINALIZING,
+        and_(
+            Batch.status == Status.CANCELLING,
+            or_(~_leased, Batch.cancelling_at + GRACE_S <= db_now()),
+        ),
+        and_(
+            Batch.closing_as == Status.EXPIRED,
+            or_(~_leased, Batch.expires_at + GRACE_S <= db_now()),
+        ),
+    )
+    statement = (
+        select(Batch)
+        .where(
+            or_(Batch.status == Status.VALIDATING, winding_up),
+            Batch.work_lease_until <= db_now(),
+        )
+        .order_by(Batch.created_at)
+        .limit(1)
+        .with_for_update(skip_locked=True, of=Batch)
+    )
+    async with services.database.transaction() as session:
+        batch = (await session.execute(statement)).scalar_one_or_none()
+        if batch is None:
+            return None
+        batch.work_owner = services.replica
+        batch.work_attempt += 1
+        batch.work_nonce = new_nonce()
+        batch.work_lease_until = await clock_s(session) + services.settings.work_lease_s
+        return Work(
+            batch_id=batch.id,
+            state=state_of(batch),
+            validated=batch.in_progress_at is not None,
+            nonce=batch.work_nonce,
+        )
+
+
+async def renew(services: Services, work: Work) -> None:
+    """Makes the lease last a whole length from now.
+
+    Raises:
+        LeaseLostError: it is not ours any more.
+    """
+    async with services.database.transaction() as session:
+        until = db_now() + services.settings.work_lease_s
+        found = await session.execute(
+            update(Batch)
+            .where(Batch.id == work.batch_id, Batch.work_nonce == work.nonce)
+            .values(work_lease_until=until)
+            .returning(Batch.id)
+        )
+        if found.scalar_one_or_none() is None:
+            raise LeaseLostError(work.batch_id)
+
+
+async def hold(session: AsyncSession, work: Work) -> Batch:
+    """The batch, locked for this transaction: the last check before a result is written.
+
+    Raises:
+        LeaseLostError: it is not ours any more.
+    """
+    statement = select(Batch).where(Batch.id == work.batch_id, Batch.work_nonce == work.nonce)
+    batch = (await session.execute(statement.with_for_update())).scalar_one_or_none()
+    if batch is None:
+        raise LeaseLostError(work.batch_id)
+    return batch
+
+
+async def give_up(services: Services, work: Work, reason: str) -> None:
+    """Ends the lease after a failure; the next attempt waits, longer each time."""
+    async with services.database.transaction() as session:
+        statement = select(Batch).where(Batch.id == work.batch_id, Batch.work_nonce == work.nonce)
+        found = await session.execute(statement.with_for_update())
+        batch = found.scalar_one_or_none()
+        if batch is not None:
+            batch.work_failures += 1
+            wait_s = min(MAX_BACKOFF_S, 2.0 ** min(batch.work_failures, 10))
+            batch.work_error = reason
+            batch.work_nonce = None
+            batch.work_lease_until = await clock_s(session) + wait_s
+
+
+async def give_back(services: Services, work: Work) -> None:
+    """Ends the lease unfinished and unharmed: at shutdown."""
+    async with services.database.transaction() as session:
+        await session.execute(
+            update(Batch)
+            .where(Batch.id == work.batch_id, Batch.work_nonce == work.nonce)
+            .values(work_nonce=None, work_lease_until=0.0)
+        )
+
+
+async def void_leases(services: Services) -> None:
+    """Ends every lease at the start of an embedded control plane: its holder cannot be alive."""
+    if services.database.dialect != "sqlite":
+        return
+    async with services.database.transaction() as session:
+        await session.execute(
+            update(Batch)
+            .where(Batch.work_nonce.is_not(None))
+            .values(work_nonce=None, work_lease_until=0.0)
+        )

@@ -1,0 +1,55 @@
+"""Lines of a stored file, one after the other, in constant memory. Runs in a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from weir_controlplane.files.storage import BLOCK_BYTES, Storage
+
+
+@dataclass(frozen=True, slots=True)
+class RawLine:
+    """One line without its line end. ``line`` counts from 1."""
+
+    line: int
+    offset_bytes: int
+    content: bytes
+
+
+class LineTooLongError(Exception):
+    """A line is longer than the bound: reading stopped there."""
+
+    def __init__(self, line: int, bound_bytes: int) -> None:
+        super().__init__(f"line {line} is longer than {bound_bytes} bytes")
+        self.line = line
+        self.bound_bytes = bound_bytes
+
+
+def read_lines(
+    storage: Storage, key: str, *, size_bytes: int, bound_bytes: int, block_bytes: int = BLOCK_BYTES
+) -> Iterator[RawLine]:
+    """The lines of the first ``size_bytes`` of an object; the last one needs no line end.
+
+    Raises:
+        LineTooLongError: a line is longer than ``bound_bytes``; memory stays bounded.
+    """
+    pending = b""
+    offset_bytes, number, position = 0, 0, 0
+    while position < size_bytes:
+        block = storage.blocking_read(key, position, min(position + block_bytes, size_bytes))
+        if not block:
+            break
+        position += len(block)
+        parts = (pending + block).split(b"\n")
+        pending = parts.pop()
+        for part in parts:
+            number += 1
+            if len(part) > bound_bytes:
+                raise LineTooLongError(number, bound_bytes)
+            yield RawLine(number, offset_bytes, part)
+            offset_bytes += len(part) + 1
+        if len(pending) > bound_bytes:
+            raise LineTooLongError(number + 1, bound_bytes)
+    if pending:
+        yield RawLine(number + 1, offset_bytes, pending)

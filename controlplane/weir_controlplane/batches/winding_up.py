@@ -1,0 +1,168 @@
+"""The end of a batch: its output and error files, then its terminal state in one transaction.
+
+The same for completed, cancelled and expired batches (§8.6): what is committed is kept, once, and
+every other line gets an error line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+from sqlalchemy import select, update
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from weir_controlplane.batches.leases import Work, hold, set_state, state_of
+from weir_controlplane.batches.line_reader import read_lines
+from weir_controlplane.batches.output import Sources, Totals, write_outputs
+from weir_controlplane.batches.result_reader import ResultSource, merged_results
+from weir_controlplane.batches.states import Event, Status, advance
+from weir_controlplane.ids import new_id
+from weir_controlplane.services import Services
+from weir_controlplane.store.database import clock_s
+from weir_controlplane.store.models import Batch, Chunk, ChunkResult, File, Suspect
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """What there is to write, read from the database in one transaction."""
+
+    batch: Batch
+    closing_as: Status
+    input_file: File
+    results: list[ResultSource]
+    suspects: dict[int, dict[str, str]]
+    files: dict[str, File]  # output and error: rows that say "uploading" until the end
+
+
+async def wind_up(services: Services, work: Work, wanted: Callable[[], bool]) -> None:
+    """Ends a batch. Safe to repeat from any point at which it was interrupted.
+
+    Raises:
+        LeaseLostError: another replica does this now.
+        BrokenResultError: committed results contradict the input.
+        UnwantedError: ``wanted`` said no.
+    """
+    if not work.validated:  # no line was ever ready to run: there is nothing to write
+        await _end(services, work, None, Totals())
+        return
+    plan = await _prepare(services, work)
+    totals = await asyncio.to_thread(_write, services, plan, wanted)
+    try:
+        await _end(services, work, plan, totals)
+    except BaseException:
+        for file in plan.files.values():  # fresh keys each time: nobody else has them
+            await asyncio.shield(services.storage.delete(file.storage_key))
+        raise
+
+
+async def _prepare(services: Services, work: Work) -> _Plan:
+    async with services.database.transaction() as session:
+        batch = await hold(session, work)
+        # From here on the results stand still: closed chunks take no commit.
+        await session.execute(
+            update(Chunk)
+            .where(Chunk.batch_id == batch.id, Chunk.state.in_(("open", "leased")))
+            .values(state="closed", nonce=None, leased_by=None, lease_until=None)
+        )
+        found = await session.execute(
+            select(ChunkResult.storage_key, ChunkResult.size_bytes, ChunkResult.ranges).where(
+                ChunkResult.batch_id == batch.id
+            )
+        )
+        results = [
+            ResultSource(storage_key=key, size_bytes=size, first_line=int(ranges[0][0]))
+            for key, size, ranges in found
+            if ranges
+        ]
+        poisoned = await session.execute(
+            select(Suspect.line, Suspect.error).where(
+                Suspect.batch_id == batch.id, Suspect.state == "failed"
+            )
+        )
+        suspects = {line: error or _UNNAMED for line, error in poisoned}
+        input_file = await session.get_one(File, batch.input_file_id)
+        files = {kind: await _new_file(session, batch, work, kind) for kind in ("output", "error")}
+    return _Plan(
+        batch=batch,
+        closing_as=work.state.closing_as or Status.COMPLETED,
+        input_file=input_file,
+        results=results,
+        suspects=suspects,
+        files=files,
+    )
+
+
+_UNNAMED = {"code": "engine_error", "message": "The engine failed on this request."}
+
+
+async def _new_file(session: AsyncSession, batch: Batch, work: Work, kind: str) -> File:
+    file_id = new_id("file-")
+    file = File(
+        id=file_id,
+        tenant_id=batch.tenant_id,
+        filename=f"{batch.id}_{kind}.jsonl",
+        purpose="batch_output",
+        size_bytes=0,
+        status="uploading",
+        storage_key=f"outputs/{batch.id}/{work.nonce}-{kind}",
+        created_at=await clock_s(session),
+    )
+    session.add(file)
+    return file
+
+
+def _write(services: Services, plan: _Plan, wanted: Callable[[], bool]) -> Totals:
+    sources = Sources(
+        batch_id=plan.batch.id,
+        closing_as=plan.closing_as,
+        total_lines=plan.batch.total_lines,
+        input_lines=read_lines(
+            services.storage,
+            plan.input_file.storage_key,
+            size_bytes=plan.input_file.size_bytes,
+            bound_bytes=services.settings.max_line_bytes,
+        ),
+        results=merged_results(services.storage, plan.results),
+        suspects=plan.suspects,
+    )
+    return write_outputs(
+        services.storage,
+        sources,
+        output_key=plan.files["output"].storage_key,
+        error_key=plan.files["error"].storage_key,
+        wanted=wanted,
+    )
+
+
+async def _end(services: Services, work: Work, plan: _Plan | None, totals: Totals) -> None:
+    """Terminal state, timestamps, file ids, counts, usage and quota in one transaction."""
+    async with services.database.transaction() as session:
+        batch = await hold(session, work)
+        now_s = await clock_s(session)
+        set_state(batch, advance(state_of(batch), Event.WOUND_UP), now_s)
+        batch.completed_lines = totals.completed_lines
+        batch.failed_lines = totals.failed_lines
+        batch.queued_tokens = 0
+        batch.work_nonce, batch.work_lease_until = None, 0.0
+        if plan is not None:
+            batch.input_tokens = totals.usage["input_tokens"]
+            batch.cached_tokens = totals.usage["cached_tokens"]
+            batch.output_tokens = totals.usage["output_tokens"]
+            batch.reasoning_tokens = totals.usage["reasoning_tokens"]
+            expires_at = now_s + batch.output_expires_s
+            sizes = {"output": totals.output_bytes, "error": totals.error_bytes}
+            for kind, file in plan.files.items():
+                row = await session.get_one(File, file.id, with_for_update={"key_share": True})
+                if sizes[kind] == 0:  # empty files are not made
+                    await session.delete(row)
+                    continue
+                row.status, row.size_bytes = "processed", sizes[kind]
+                row.created_at, row.expires_at = now_s, expires_at
+                setattr(batch, f"{kind}_file_id", row.id)
+        status = batch.status
+    _log.info("batch_ended", batch_id=work.batch_id, status=status)

@@ -1,0 +1,98 @@
+"""The loop that takes batches in and winds them up, the same in every replica.
+
+Level-triggered: it looks for batches that need work; a hint only makes it look sooner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from asyncio import CancelledError
+from collections.abc import AsyncIterator
+
+import structlog
+
+from weir_controlplane.batches.intake import take_in
+from weir_controlplane.batches.leases import (
+    LeaseLostError,
+    Work,
+    apply_due,
+    claim,
+    give_back,
+    give_up,
+    renew,
+)
+from weir_controlplane.batches.output import UnwantedError
+from weir_controlplane.batches.states import Status
+from weir_controlplane.batches.winding_up import wind_up
+from weir_controlplane.services import Services
+from weir_controlplane.store.database import OUTAGES
+
+TOPIC = "batches"
+_log = structlog.get_logger(__name__)
+
+
+async def work_forever(services: Services) -> None:
+    """Works on batches until cancelled."""
+    while True:
+        if not await work_once(services):
+            await services.nudge.wait(TOPIC, services.settings.poll_s)
+
+
+async def work_once(services: Services) -> bool:
+    """Works on one batch; False when none needed it.
+
+    Raises:
+        CancelledError: the process stops; the lease is given back.
+    """
+    await apply_due(services)
+    work = await claim(services)
+    if work is None:
+        return False
+    try:
+        await _do(services, work)
+    except (LeaseLostError, UnwantedError):
+        _log.info("batch_work_lost", batch_id=work.batch_id)
+    except CancelledError:
+        with contextlib.suppress(*OUTAGES):  # else the lease just ends
+            await asyncio.shield(give_back(services, work))
+        raise
+    except Exception as error:  # noqa: BLE001 - the main loop: another batch may do better
+        _log.warning("batch_work_failed", batch_id=work.batch_id, error=repr(error))
+        await give_up(services, work, repr(error))
+    return True
+
+
+async def _do(services: Services, work: Work) -> None:
+    async with _kept_alive(services, work) as held:
+        wanted = held.is_set
+        if work.state.status is Status.VALIDATING and work.state.closing_as is None:
+            await take_in(services, work, wanted)
+        else:
+            await wind_up(services, work, wanted)
+
+
+@contextlib.asynccontextmanager
+async def _kept_alive(services: Services, work: Work) -> AsyncIterator[asyncio.Event]:
+    """Renews the lease at a third of its length; the event is set for as long as it is ours."""
+    held = asyncio.Event()
+    held.set()
+
+    async def keep() -> None:
+        while True:
+            await asyncio.sleep(services.settings.work_lease_s / 3)
+            try:
+                await renew(services, work)
+            except LeaseLostError:
+                held.clear()
+                return
+            except Exception as error:  # noqa: BLE001 - the main loop of the renewal
+                _log.warning("lease_not_renewed", batch_id=work.batch_id, error=str(error))
+
+    task = asyncio.create_task(keep())
+    try:
+        yield held
+    finally:
+        held.clear()  # a thread still at work stops at its next line
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

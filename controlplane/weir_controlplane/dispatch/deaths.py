@@ -1,0 +1,217 @@
+"""Deaths of engines, accepted once: resident lines suspected, their chunks taken apart (§8.5).
+
+The rules are in `poison`; here they meet the database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import structlog
+from sqlalchemy import select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from weir_controlplane.dispatch import metrics
+from weir_controlplane.dispatch.bounds import MAX_PAUSE_S
+from weir_controlplane.dispatch.poison import (
+    ERROR_CODE,
+    Line,
+    Suspicion,
+    Verdict,
+    after_death,
+    pause_s,
+)
+from weir_controlplane.dispatch.restructure import cut_open_chunks, marked_lines
+from weir_controlplane.dispatch.work import ReportedDeath
+from weir_controlplane.store.clock import db_now
+from weir_controlplane.store.line_index import lines_of_ranges, unpack_lines
+from weir_controlplane.store.models import Agent, Batch, Chunk, ChunkResult, Death, Suspect
+
+_log = structlog.get_logger(__name__)
+
+
+async def accept_deaths(
+    session: AsyncSession, agent_id: str, deaths: Sequence[ReportedDeath], now_s: float
+) -> float | None:
+    """Records the deaths that are new. The new end of the pod's pause; None when it got none."""
+    seen = set(
+        (
+            await session.execute(
+                select(Death.death_id).where(
+                    Death.agent_id == agent_id,
+                    Death.death_id.in_([death.death_id for death in deaths]),
+                )
+            )
+        ).scalars()
+    )
+    until: float | None = None
+    for death in deaths:
+        if death.death_id not in seen:
+            seen.add(death.death_id)
+            until = await _accept(session, agent_id, death, now_s) or until
+    return until
+
+
+async def _accept(
+    session: AsyncSession, agent_id: str, death: ReportedDeath, now_s: float
+) -> float | None:
+    session.add(
+        Death(
+            agent_id=agent_id,
+            death_id=death.death_id,
+            kind=death.kind,
+            solo=death.solo,
+            resident=[list(item) for item in death.resident],
+            at=now_s,
+        )
+    )
+    resident = await _unfinished(session, death)
+    verdict = await _judge(session, resident)
+    metrics.DEATHS.labels(kind=death.kind, suspects="yes" if resident else "no").inc()
+    _log.warning(
+        "engine_died",
+        agent_id=agent_id,
+        death_id=death.death_id,
+        kind=death.kind,
+        suspects=len(resident),
+    )
+    if verdict.lines:
+        await _write(session, verdict)
+        await _take_apart(session, {batch for batch, _ in verdict.lines})
+    if verdict.pause and not death.resident:
+        return await _pause(session, agent_id, now_s)
+    return None
+
+
+async def _unfinished(session: AsyncSession, death: ReportedDeath) -> list[Line]:
+    """The resident lines whose results are not committed: others cannot be suspects any more."""
+    chunks = {
+        row.id: row
+        for row in await session.execute(
+            select(Chunk.id, Chunk.batch_id, Chunk.attempt, Batch.total_lines, ChunkResult.ranges)
+            .join(Batch, Batch.id == Chunk.batch_id)
+            .outerjoin(ChunkResult, ChunkResult.chunk_id == Chunk.id)
+            .where(Chunk.id.in_({chunk for chunk, _, _ in death.resident}))
+        )
+    }
+    found: list[Line] = []
+    for chunk_id, attempt, line in death.resident:
+        row = chunks.get(chunk_id)
+        if row is None or attempt > row.attempt or line > row.total_lines:
+            continue
+        if any(first <= line <= last for first, last in row.ranges or ()):
+            continue
+        found.append((row.batch_id, line))
+    return found
+
+
+async def _judge(session: AsyncSession, resident: Sequence[Line]) -> Verdict:
+    batches = {batch for batch, _ in resident}
+    counts: dict[str, int] = {}
+    known: dict[Line, Suspicion] = {}
+    if batches:
+        # Not FOR UPDATE: commits add rows that refer to the batch, and hold a chunk meanwhile.
+        locked = await session.execute(
+            select(Batch.id, Batch.deaths)
+            .where(Batch.id.in_(batches))
+            .order_by(Batch.id)
+            .with_for_update(key_share=True)
+        )
+        counts = {row.id: row.deaths for row in locked}
+        rows = await session.execute(select(Suspect).where(Suspect.batch_id.in_(batches)))
+        known = {
+            (row.batch_id, row.line): Suspicion(
+                state=_state(row.state), deaths=row.deaths, solo_deaths=row.solo_deaths
+            )
+            for row in rows.scalars()
+        }
+    return after_death(resident, known=known, batch_deaths=counts)
+
+
+def _state(value: str) -> Any:  # noqa: ANN401 - one of poison.State, as the column holds it
+    return value
+
+
+async def _write(session: AsyncSession, verdict: Verdict) -> None:
+    for batch, count in verdict.batch_deaths.items():
+        await session.execute(update(Batch).where(Batch.id == batch).values(deaths=count))
+    insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
+    for (batch, line), item in verdict.lines.items():
+        values = {
+            "state": item.state,
+            "deaths": item.deaths,
+            "solo_deaths": item.solo_deaths,
+            "error": _error(item) if item.state == "failed" else None,
+            "updated_at": db_now(),
+        }
+        if item.state == "failed":
+            metrics.POISONED_LINES.inc()
+            _log.warning("line_failed_as_poison", batch_id=batch, line=line, deaths=item.deaths)
+        await session.execute(
+            insert(Suspect)
+            .values(batch_id=batch, line=line, **values)
+            .on_conflict_do_update(index_elements=["batch_id", "line"], set_=values)
+        )
+
+
+def _error(item: Suspicion) -> dict[str, Any]:
+    alone = f", {item.solo_deaths} of them as the only offline line" if item.solo_deaths else ""
+    return {
+        "code": ERROR_CODE,
+        "message": f"the engine died {item.deaths} times while it ran this line{alone}",
+    }
+
+
+async def _take_apart(session: AsyncSession, batches: Collection[str]) -> None:
+    marked = await marked_lines(session, batches)
+    rows = await session.execute(
+        select(Chunk.id, Chunk.batch_id, Chunk.state, Chunk.solo, Chunk.line_index)
+        .where(Chunk.batch_id.in_(marked), Chunk.state.in_(("open", "leased")))
+        .order_by(Chunk.id)
+        .with_for_update(key_share=True)
+    )
+    opened: list[str] = []
+    leased: list[str] = []
+    for row in rows:
+        lines = {item.line for item in unpack_lines(row.line_index)}
+        failed = lines & marked[row.batch_id].failed
+        suspects = lines & marked[row.batch_id].suspects
+        if failed or (suspects and not row.solo):
+            (opened if row.state == "open" else leased).append(row.id)
+    await session.execute(
+        update(Chunk)
+        .where(Chunk.id.in_(leased), Chunk.revoked_at.is_(None))
+        .values(revoked_at=db_now())
+    )
+    await cut_open_chunks(session, opened)
+
+
+async def _pause(session: AsyncSession, agent_id: str, now_s: float) -> float:
+    row = (
+        await session.execute(
+            select(Agent.pauses, Agent.pause_until).where(Agent.agent_id == agent_id)
+        )
+    ).one()
+    in_a_row = row.pause_until is not None and now_s - row.pause_until < MAX_PAUSE_S
+    pauses = row.pauses + 1 if in_a_row else 1
+    until = now_s + pause_s(pauses)
+    await session.execute(
+        update(Agent).where(Agent.agent_id == agent_id).values(pauses=pauses, pause_until=until)
+    )
+    _log.warning("dispatch_paused", agent_id=agent_id, pause_s=pause_s(pauses))
+    return until
+
+
+async def clear_suspects(
+    session: AsyncSession, batch_id: str, ranges: Sequence[Sequence[int]], marked: Mapping[int, str]
+) -> None:
+    """Clears the marked lines that a commit answers: a result stands against any suspicion."""
+    answered = set(lines_of_ranges(ranges)) & set(marked)
+    if answered:
+        await session.execute(
+            update(Suspect)
+            .where(Suspect.batch_id == batch_id, Suspect.line.in_(answered))
+            .values(state="cleared", error=None, updated_at=db_now())
+        )

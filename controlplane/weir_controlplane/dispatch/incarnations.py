@@ -1,0 +1,122 @@
+"""Processes of agents: numbers issued once a boot id, and syncs in their order (§8.12)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from weir_controlplane.dispatch.errors import StaleIncarnationError, StaleSequenceError
+from weir_controlplane.dispatch.work import SyncWork
+from weir_controlplane.store.clock import db_now
+from weir_controlplane.store.database import clock_s
+from weir_controlplane.store.models import Agent, Incarnation
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Identity:
+    """Who syncs. ``first``: the process holds no incarnation yet, so adopt for it.
+
+    ``now_s`` is the database's time after the agent's row was locked.
+    """
+
+    incarnation: int
+    first: bool
+    pause_until: float | None
+    now_s: float
+
+
+async def identify(session: AsyncSession, work: SyncWork) -> Identity:
+    """The incarnation of the process that syncs; holds the agent's row until the end.
+
+    Raises:
+        StaleIncarnationError: a newer process has this agent id.
+        StaleSequenceError: a later sync of the same process was seen.
+    """
+    if work.incarnation is not None:
+        return await _known(session, work, work.incarnation)
+    await _ensure_agent(session, work)
+    agent = (
+        await session.execute(
+            select(Agent.incarnation, Agent.pause_until)
+            .where(Agent.agent_id == work.agent_id)
+            .with_for_update()
+        )
+    ).one()
+    number = await _issue(session, work, newest=agent.incarnation)
+    return Identity(
+        incarnation=number,
+        first=True,
+        pause_until=agent.pause_until,
+        now_s=await clock_s(session),
+    )
+
+
+async def _known(session: AsyncSession, work: SyncWork, number: int) -> Identity:
+    statement = (
+        select(Agent.incarnation, Agent.pause_until, Incarnation.sequence, db_now().label("now_s"))
+        .outerjoin(
+            Incarnation, (Incarnation.id == number) & (Incarnation.agent_id == Agent.agent_id)
+        )
+        .where(Agent.agent_id == work.agent_id)
+        .with_for_update(of=Agent)
+    )
+    row = (await session.execute(statement)).one_or_none()
+    if row is None or row.incarnation != number or row.sequence is None:
+        raise StaleIncarnationError(work.agent_id, 0 if row is None else row.incarnation)
+    if work.sequence <= row.sequence:
+        raise StaleSequenceError(row.sequence)
+    await _set_sequence(session, number, work.sequence)
+    return Identity(incarnation=number, first=False, pause_until=row.pause_until, now_s=row.now_s)
+
+
+async def _ensure_agent(session: AsyncSession, work: SyncWork) -> None:
+    # Two first calls of a new agent at once: one inserts, the other finds it.
+    values = {
+        "agent_id": work.agent_id,
+        "service": work.service,
+        "incarnation": 0,
+        "state": work.state,
+        "models": [],
+        "room": {},
+        "pauses": 0,
+        "last_sync_at": db_now(),
+    }
+    insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
+    await session.execute(insert(Agent).values(values).on_conflict_do_nothing())
+
+
+async def _issue(session: AsyncSession, work: SyncWork, *, newest: int) -> int:
+    known = (
+        await session.execute(
+            select(Incarnation.id, Incarnation.sequence).where(
+                Incarnation.agent_id == work.agent_id, Incarnation.boot_id == work.boot_id
+            )
+        )
+    ).one_or_none()
+    if known is not None:
+        if known.id != newest:
+            raise StaleIncarnationError(work.agent_id, newest)
+        if work.sequence < known.sequence:
+            raise StaleSequenceError(known.sequence)
+        await _set_sequence(session, known.id, work.sequence)
+        return int(known.id)
+    row = Incarnation(
+        agent_id=work.agent_id, boot_id=work.boot_id, sequence=work.sequence, created_at=db_now()
+    )
+    session.add(row)
+    await session.flush()
+    await session.execute(
+        update(Agent)
+        .where(Agent.agent_id == work.agent_id)
+        .values(incarnation=row.id, service=work.service, state=work.state, last_sync_at=db_now())
+    )
+    return row.id
+
+
+async def _set_sequence(session: AsyncSession, number: int, sequence: int) -> None:
+    await session.execute(
+        update(Incarnation).where(Incarnation.id == number).values(sequence=sequence)
+    )

@@ -1,0 +1,35 @@
+"""Why a batch gets nothing at the moment: pure (§8.12)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Reason = Literal["NoMatchingModel", "RevisionGone", "NoServingPod", "PodsPaused"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FleetPod:
+    """A live pod. ``models``: revision by name."""
+
+    service: str
+    models: Mapping[str, str]
+    serving: bool
+    paused: bool
+
+
+def waiting_reason(
+    *, model: str, revision: str | None, service: str | None, fleet: Iterable[FleetPod]
+) -> Reason | None:
+    """Why no pod can take chunks of such a batch; None when one can."""
+    pods = [pod for pod in fleet if service in {None, pod.service} and model in pod.models]
+    if not pods:
+        return "NoMatchingModel"
+    pods = [pod for pod in pods if revision in {None, pod.models[model]}]
+    if not pods:
+        return "RevisionGone"
+    pods = [pod for pod in pods if pod.serving]
+    if not pods:
+        return "NoServingPod"
+    return "PodsPaused" if all(pod.paused for pod in pods) else None

@@ -1,0 +1,187 @@
+"""What must happen to leases without anyone asking: expiry, revocation, and the end of batches.
+
+Every replica may run every function at any time; each is one transaction, safe to repeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import structlog
+from sqlalchemy import exists, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from weir_controlplane.dispatch import metrics
+from weir_controlplane.dispatch.bounds import GRACE_S, LEASE_S, OUTAGE_AFTER_S
+from weir_controlplane.dispatch.restructure import reopen
+from weir_controlplane.store.clock import db_now
+from weir_controlplane.store.database import Database, clock_s
+from weir_controlplane.store.models import Batch, Chunk, DispatchClock, Incarnation
+
+_ID = 1
+_BATCH_LIMIT = 500
+_log = structlog.get_logger(__name__)
+
+
+async def may_expire(session: AsyncSession) -> bool:
+    """Whether leases may expire now; notes that somebody watched (§8.1).
+
+    Nobody could renew a lease while the database, or every replica, was away: when the last watch
+    is long past, none expires for one length.
+    """
+    now_s = await clock_s(session)
+    insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
+    await session.execute(
+        insert(DispatchClock)
+        .values(id=_ID, watched_at=now_s, hold_until=now_s)
+        .on_conflict_do_nothing()
+    )
+    row = (
+        await session.execute(
+            select(DispatchClock).where(DispatchClock.id == _ID).with_for_update(key_share=True)
+        )
+    ).scalar_one()
+    if now_s - row.watched_at > OUTAGE_AFTER_S:
+        row.hold_until = now_s + LEASE_S
+        metrics.LEASE_HOLDS.inc()
+        _log.warning("leases_held_after_outage", away_s=round(now_s - row.watched_at, 1))
+    row.watched_at = max(row.watched_at, now_s)
+    return now_s >= row.hold_until
+
+
+async def expire_leases(database: Database) -> int:
+    """Opens the chunks whose lease has run out, and those whose holder did not heed a revocation.
+
+    The number of chunks.
+    """
+    async with database.transaction() as session:
+        if not await may_expire(session):
+            return 0
+        rows = await session.execute(
+            select(Chunk.id)
+            .where(
+                Chunk.state == "leased",
+                or_(Chunk.lease_until < db_now(), Chunk.revoked_at < db_now() - GRACE_S),
+            )
+            .order_by(Chunk.id)
+            .limit(_BATCH_LIMIT)
+            .with_for_update(key_share=True, skip_locked=True)
+        )
+        expired = list(rows.scalars())
+        await reopen(session, expired)
+    if expired:
+        metrics.LEASES.labels(event="expired").inc(len(expired))
+        _log.info("leases_expired", chunks=len(expired))
+    return len(expired)
+
+
+async def renew_leases(database: Database, nonces: Mapping[str, str]) -> set[str]:
+    """Gives leases (nonce by chunk) a whole length from now; those that got it.
+
+    Those that are left out are lost, or busy in another transaction.
+    """
+    if not nonces:
+        return set()
+    async with database.transaction() as session:
+        rows = await session.execute(
+            select(Chunk.id, Chunk.nonce)
+            .where(Chunk.id.in_(nonces), Chunk.state == "leased")
+            .order_by(Chunk.id)
+            .with_for_update(key_share=True, skip_locked=True)
+        )
+        ours = {row.id for row in rows if row.nonce == nonces[row.id]}
+        await session.execute(
+            update(Chunk)
+            .where(Chunk.id.in_(ours))
+            .values(lease_until=db_now() + LEASE_S)
+            .execution_options(synchronize_session=False)
+        )
+    metrics.LEASES.labels(event="renewed").inc(len(ours))
+    return ours
+
+
+async def close_ending(database: Database) -> list[str]:
+    """Closes chunks of batches that are cancelled or out of time; the batches left without any.
+
+    Open ones at once; leased ones `GRACE_S` later, so that what is finished can be committed.
+    """
+    async with database.transaction() as session:
+        now_s = await clock_s(session)
+        rows = await session.execute(
+            select(Batch.id, Batch.status, Batch.cancelling_at, Batch.expires_at).where(
+                or_(
+                    Batch.status == "cancelling",
+                    (Batch.status == "in_progress")
+                    & (Batch.closing_as.is_not(None) | (Batch.expires_at <= now_s)),
+                ),
+                exists().where(Chunk.batch_id == Batch.id, Chunk.state.in_(("open", "leased"))),
+            )
+        )
+        ending = rows.all()
+        for batch in ending:
+            since = batch.cancelling_at if batch.status == "cancelling" else batch.expires_at
+            over = since is None or now_s - since > GRACE_S
+            await _close_chunks(session, batch.id, ("open", "leased") if over else ("open",))
+        return await _without_chunks(session, [batch.id for batch in ending])
+
+
+async def _close_chunks(session: AsyncSession, batch_id: str, states: Collection[str]) -> None:
+    ids = (
+        await session.execute(
+            select(Chunk.id)
+            .where(Chunk.batch_id == batch_id, Chunk.state.in_(states))
+            .order_by(Chunk.id)
+            .with_for_update(key_share=True)
+        )
+    ).scalars()
+    await session.execute(
+        update(Chunk)
+        .where(Chunk.id.in_(list(ids)))
+        .values(state="closed", leased_by=None, lease_until=None, nonce=None)
+    )
+
+
+async def _without_chunks(session: AsyncSession, batch_ids: Collection[str]) -> list[str]:
+    live = (
+        await session.execute(
+            select(Chunk.batch_id)
+            .where(Chunk.batch_id.in_(batch_ids), Chunk.state.in_(("open", "leased")))
+            .distinct()
+        )
+    ).scalars()
+    return sorted(set(batch_ids) - set(live))
+
+
+async def unpin(database: Database, batch_ids: Collection[str]) -> list[str]:
+    """Lets batches whose revision nobody serves take another, if nothing of them is done (§8.12).
+
+    Those that now can.
+    """
+    if not batch_ids:
+        return []
+    async with database.transaction() as session:
+        begun = exists().where(Chunk.batch_id == Batch.id, Chunk.state.in_(("leased", "done")))
+        freed = await session.execute(
+            update(Batch)
+            .where(Batch.id.in_(batch_ids), Batch.status == "in_progress", ~begun)
+            .values(revision=None)
+            .returning(Batch.id)
+            .execution_options(synchronize_session=False)
+        )
+        return list(freed.scalars())
+
+
+async def release_agent(database: Database, agent_id: str) -> int:
+    """Opens every chunk of an agent that is known to be gone (§8.1); the number of chunks."""
+    own = select(Incarnation.id).where(Incarnation.agent_id == agent_id)
+    async with database.transaction() as session:
+        rows = await session.execute(
+            select(Chunk.id)
+            .where(Chunk.state == "leased", Chunk.leased_by.in_(own))
+            .order_by(Chunk.id)
+            .with_for_update(key_share=True)
+        )
+        held = list(rows.scalars())
+        await reopen(session, held)
+    return len(held)

@@ -1,0 +1,1 @@
+"""Files: their bytes in the file store, their rows, and their endpoints."""

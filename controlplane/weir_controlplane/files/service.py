@@ -1,0 +1,89 @@
+"""What happens to stored files: deletion, expiry, and the removal of what is left over."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+from sqlalchemy import ColumnElement, exists, select, update
+
+from weir_controlplane.batches.states import LIVE
+from weir_controlplane.errors import InvalidRequestError, WeirError
+from weir_controlplane.services import Services
+from weir_controlplane.store.clock import db_now
+from weir_controlplane.store.models import Batch, File
+from weir_controlplane.store.tenancy import TenantScope
+
+_SWEEP_ROWS = 200
+_log = structlog.get_logger(__name__)
+
+
+async def delete_file(services: Services, tenant_id: str, file_id: str) -> None:
+    """Deletes a file. Its row stays: cursors of lists survive it (§8.7).
+
+    Raises:
+        InvalidRequestError: an unfinished batch reads it.
+        NotFoundError: there is no such file.
+    """
+    async with services.database.transaction() as session:
+        file = await TenantScope(session, tenant_id).get(File, file_id, lock=True)
+        user = select(Batch.id).where(Batch.input_file_id == file_id, Batch.status.in_(LIVE))
+        batch_id = (await session.execute(user.limit(1))).scalar_one_or_none()
+        if batch_id is not None:
+            raise InvalidRequestError(
+                f"file_id: the file is the input of {batch_id}, which has not ended; "
+                "cancel that batch or wait for it",
+                param="file_id",
+                code="file_in_use",
+            )
+        file.status = "deleted"
+    await _purge(services, file.id, file.storage_key)
+
+
+async def sweep_forever(services: Services) -> None:
+    """Removes expired files, abandoned uploads and the content of deleted files."""
+    while True:
+        await sweep(services)
+        await asyncio.sleep(services.settings.sweep_s)
+
+
+async def sweep(services: Services) -> None:
+    """One round of `sweep_forever`. A file in use does not expire (§8.7)."""
+    in_use = exists().where(Batch.input_file_id == File.id, Batch.status.in_(LIVE))
+    expired = (File.status == "processed") & (File.expires_at <= db_now()) & ~in_use
+    abandoned_before = db_now() - services.settings.abandoned_upload_s
+    abandoned = (File.status == "uploading") & (File.created_at < abandoned_before)
+    for condition in (expired, abandoned):
+        await _mark_deleted(services, condition)
+    async with services.database.read() as session:
+        statement = select(File.id, File.storage_key).where(File.status == "deleted")
+        rows = (await session.execute(statement.limit(_SWEEP_ROWS))).all()
+    for file_id, storage_key in rows:
+        await _purge(services, file_id, storage_key)
+
+
+async def _mark_deleted(services: Services, condition: ColumnElement[bool]) -> None:
+    async with services.database.transaction() as session:
+        statement = select(File.id).where(condition).limit(_SWEEP_ROWS)
+        # Locked, as creates of batches lock it: a file is either expired or taken, never both.
+        ids = (
+            (await session.execute(statement.with_for_update(skip_locked=True, key_share=True)))
+            .scalars()
+            .all()
+        )
+        if ids:
+            await session.execute(
+                update(File).where(File.id.in_(ids), condition).values(status="deleted")
+            )
+
+
+async def _purge(services: Services, file_id: str, storage_key: str) -> None:
+    try:
+        await services.storage.delete(storage_key)
+    except WeirError as error:
+        _log.warning("file_purge_postponed", file_id=file_id, error=error.code)
+        return
+    async with services.database.transaction() as session:
+        await session.execute(
+            update(File).where(File.id == file_id, File.status == "deleted").values(status="purged")
+        )

@@ -1,0 +1,1 @@
+"""Tenants and API keys: who calls, and what they may do."""

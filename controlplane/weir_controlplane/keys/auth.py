@@ -1,0 +1,54 @@
+"""Dependencies of endpoints: who calls, with which scope, limited to which tenant."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from weir_controlplane.errors import AuthenticationError, PermissionDeniedError
+from weir_controlplane.keys.authenticator import Principal
+from weir_controlplane.keys.secret import Scope, parse_secret
+from weir_controlplane.services import ServicesDep
+
+
+async def authenticate(request: Request, services: ServicesDep) -> Principal:
+    """The caller of this request.
+
+    Raises:
+        AuthenticationError: there is no key, or it is unknown, revoked or expired.
+    """
+    kind, _, given = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() != "bearer" or not given:
+        raise AuthenticationError("no API key: send the header Authorization: Bearer KEY")
+    secret = parse_secret(given.strip())
+    principal = await services.keys.principal(services.database, secret) if secret else None
+    if principal is None:
+        raise AuthenticationError("the API key is unknown, revoked or expired")
+    return principal
+
+
+def _require(scope: Scope) -> Callable[[Principal], Awaitable[Principal]]:
+    async def check(principal: Annotated[Principal, Depends(authenticate)]) -> Principal:
+        if principal.scope != scope:
+            raise PermissionDeniedError(
+                f"this call needs a key of scope {scope}; yours has scope {principal.scope}"
+            )
+        return principal
+
+    return check
+
+
+async def _tenant(principal: Annotated[Principal, Depends(_require("tenant"))]) -> str:
+    if principal.tenant_id is None:
+        raise PermissionDeniedError("the key belongs to no tenant")
+    return principal.tenant_id
+
+
+TenantDep = Annotated[str, Depends(_tenant)]
+"""The id of the calling tenant; needs a key of scope tenant."""
+AdminDep = Annotated[Principal, Depends(_require("admin"))]
+"""The calling administrator."""
+AgentDep = Annotated[Principal, Depends(_require("agent"))]
+"""The calling agent; compare its ``agent_id``, when set, with the one in the path."""

@@ -1,0 +1,172 @@
+"""The bounds that every request passes before any of it is kept, and the count of requests."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+
+from fastapi import FastAPI
+from prometheus_client import Counter, Gauge, Histogram
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from weir_controlplane.errors import (
+    InvalidRequestError,
+    OverloadedError,
+    PayloadTooLargeError,
+    WeirError,
+)
+from weir_controlplane.http import error_response
+from weir_controlplane.services import Services
+
+# These bodies are streamed to the file store by endpoints that have bounds of their own.
+_STREAMED = re.compile(r"POST /v1/files/?|PUT /internal/v1/chunks/[^/]+/results/?")
+_ALWAYS = frozenset({"/healthz", "/readyz", "/metrics"})
+_CLIENT_ERROR, _HTTP_ERROR = 400, 500
+_DRAIN_BYTES = 16 << 20
+_DRAIN_S = 5.0
+
+
+def install_limits(app: FastAPI, services: Services) -> None:
+    """Adds the bounds and the request metrics to an application."""
+    app.add_middleware(_Limits, services=services)
+
+
+class _Limits:
+    """ASGI middleware: 503 above the bound of requests at once, 413 above that of a body."""
+
+    def __init__(self, app: ASGIApp, services: Services) -> None:
+        self._app = app
+        self._settings = services.settings
+        self._in_flight = 0
+        registry = services.metrics
+        self._gauge = Gauge(
+            "weir_controlplane_requests_in_flight", "Requests being handled.", registry=registry
+        )
+        self._count = Counter(
+            "weir_controlplane_requests",
+            "Requests answered, by method, route and status.",
+            ("method", "route", "status"),
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "weir_controlplane_request_seconds",
+            "Time to the end of the answer.",
+            ("method", "route"),
+            registry=registry,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in _ALWAYS:
+            await self._app(scope, receive, send)
+            return
+        streamed = _STREAMED.fullmatch(f"{scope['method']} {scope['path']}") is not None
+        body = _Body(scope, receive, None if streamed else self._settings.max_body_bytes)
+        refusal = self._refusal(scope, body)
+        if refusal is not None:
+            await _answer(refusal, scope, body, send)
+            self._count.labels(scope["method"], "refused", str(refusal.status)).inc()
+            return
+        self._in_flight += 1
+        self._gauge.set(self._in_flight)
+        try:
+            await self._handle(scope, body, send)
+        finally:
+            self._in_flight -= 1
+            self._gauge.set(self._in_flight)
+
+    def _refusal(self, scope: Scope, body: _Body) -> WeirError | None:
+        if "\x00" in scope["path"] or b"%00" in scope["query_string"]:
+            return InvalidRequestError("a NUL character is in no name, id or parameter")
+        if self._in_flight >= self._settings.max_in_flight_requests:
+            return OverloadedError("too many requests at once", retry_after_s=2)
+        if body.bound_bytes is not None and body.announced_bytes > body.bound_bytes:
+            return body.too_large()
+        return None
+
+    async def _handle(self, scope: Scope, body: _Body, send: Send) -> None:
+        started_s, status = time.monotonic(), _HTTP_ERROR
+
+        async def watched_send(message: Message) -> None:
+            nonlocal status
+            if body.over:  # whatever the application made of the broken body
+                return
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = await _closing_if_unread(message, body)
+            await send(message)
+
+        try:
+            await self._app(scope, body, watched_send)
+            if body.over:
+                refusal = body.too_large()
+                status = refusal.status
+                await _answer(refusal, scope, body, send)
+        finally:
+            route = getattr(scope.get("route"), "path", "unknown")
+            self._count.labels(scope["method"], route, str(status)).inc()
+            self._seconds.labels(scope["method"], route).observe(time.monotonic() - started_s)
+
+
+class _Body:
+    """A request's body: an ASGI receive that ends in an error where it passes its bound."""
+
+    def __init__(self, scope: Scope, receive: Receive, bound_bytes: int | None) -> None:
+        headers = dict(scope["headers"])
+        length = headers.get(b"content-length", b"0")
+        self.announced_bytes = int(length) if length.isdigit() else 0
+        self.bound_bytes = bound_bytes
+        self.over = False
+        self.unread = self.announced_bytes > 0 or b"transfer-encoding" in headers
+        self._receive = receive
+        self._received_bytes = 0
+
+    async def __call__(self) -> Message:
+        message = await self._next()
+        if self.bound_bytes is not None and self._received_bytes > self.bound_bytes:
+            self.over = True
+            raise self.too_large()
+        return message
+
+    async def drained(self) -> bool:
+        """Throws away what is still coming, within bounds: a client that sends reads no answer.
+
+        Whether that was all.
+        """
+        upto = self._received_bytes + _DRAIN_BYTES
+        try:
+            async with asyncio.timeout(_DRAIN_S):
+                while self.unread and self._received_bytes < upto:
+                    await self._next()
+        except TimeoutError:
+            return False
+        return not self.unread
+
+    def too_large(self) -> PayloadTooLargeError:
+        """The refusal of this body."""
+        return PayloadTooLargeError(f"the body is larger than {self.bound_bytes} bytes")
+
+    async def _next(self) -> Message:
+        message = await self._receive()
+        self._received_bytes += len(message.get("body", b""))
+        if not message.get("more_body", False):
+            self.unread = False
+        return message
+
+
+async def _answer(error: WeirError, scope: Scope, body: _Body, send: Send) -> None:
+    async def closing_send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = await _closing_if_unread(message, body)
+        await send(message)
+
+    await error_response(error)(scope, body, closing_send)
+
+
+async def _closing_if_unread(start: Message, body: _Body) -> Message:
+    if start["status"] < _CLIENT_ERROR or not body.unread:
+        return start
+    if await body.drained():
+        return start
+    # The rest of the body is not worth reading: the connection ends with the answer.
+    return {**start, "headers": [*start.get("headers", []), (b"connection", b"close")]}

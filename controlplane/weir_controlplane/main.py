@@ -1,0 +1,119 @@
+"""The control plane as a process: which components it has, and how it starts and stops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import Iterator
+
+import structlog
+import uvicorn
+from fastapi import FastAPI
+from typing_extensions import override
+
+from weir_controlplane.agents.component import agents_component
+from weir_controlplane.app import create_app, make_services
+from weir_controlplane.batches.component import batches_component
+from weir_controlplane.errors import WeirError
+from weir_controlplane.files.component import files_component
+from weir_controlplane.hints.component import hints_component, make_nudge
+from weir_controlplane.keys.bootstrap import AdminKeyFileError
+from weir_controlplane.keys.component import keys_component
+from weir_controlplane.services import Component
+from weir_controlplane.settings import Settings
+from weir_controlplane.store.database import OUTAGES
+from weir_controlplane.store.migrate import SchemaTooNewError
+from weir_controlplane.store.process_lock import DatabaseInUseError
+
+_START_ERRORS: tuple[type[Exception], ...] = (
+    AdminKeyFileError,
+    DatabaseInUseError,
+    SchemaTooNewError,
+    WeirError,
+    *OUTAGES,
+    ValueError,
+)
+_log = structlog.get_logger(__name__)
+
+
+def default_components() -> tuple[Component, ...]:
+    """The components of a control plane, in start-up order."""
+    return (
+        agents_component(),  # first: its routes are the busiest
+        hints_component(),
+        keys_component(),
+        files_component(),
+        batches_component(),
+    )
+
+
+def default_app(settings: Settings) -> FastAPI:
+    """The application that `run` serves."""
+    return create_app(make_services(settings, nudge=make_nudge(settings)), default_components())
+
+
+def run(settings: Settings | None = None) -> None:
+    """Serves until SIGTERM or SIGINT; settings come from the environment unless given.
+
+    Raises:
+        SystemExit: it could not start; the log says why in one line.
+    """
+    settings = settings or Settings()
+    _configure_logs(settings)
+    try:
+        asyncio.run(_serve(settings))
+    except _START_ERRORS as error:
+        _log.error("control_plane_stopped", error=f"{type(error).__name__}: {error}")
+        raise SystemExit(1) from None
+
+
+def _configure_logs(settings: Settings) -> None:
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(
+            logging.getLevelNamesMapping()[settings.log_level.upper()]
+        ),
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            # Plain: structlog's default shows the values of variables, and prompts among them.
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stdout.isatty(), exception_formatter=structlog.dev.plain_traceback
+            ),
+        ],
+    )
+
+
+async def _serve(settings: Settings) -> None:
+    app = default_app(settings)
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        log_level=settings.log_level,
+        access_log=False,
+        lifespan="off",  # entered here, so that what stops it is not a stack trace in a log
+        timeout_keep_alive=75,  # agents call every second, under load every 15
+        timeout_graceful_shutdown=int(settings.shutdown_grace_s),
+    )
+    async with app.router.lifespan_context(app):
+        await _Server(config).serve()
+
+
+class _Server(uvicorn.Server):
+    """Stops on SIGTERM and SIGINT by returning: uvicorn's own would end the process at once."""
+
+    @override
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        signals = (signal.SIGINT, signal.SIGTERM)
+        for number in signals:
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in signals:
+                loop.remove_signal_handler(number)

@@ -1,0 +1,216 @@
+"""Settings of the control plane: parsed once, at start, from the environment.
+
+The only place that reads the environment. Each field has a unit in its name and a description;
+None always means the default that the description gives. A wrong value raises pydantic's
+ValidationError, which names the field.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+DAY_S = 86_400
+MIB_BYTES = 1 << 20
+
+
+class Settings(BaseSettings):
+    """Everything that an operator of the control plane can set, as ``WEIR_<NAME>``."""
+
+    model_config = SettingsConfigDict(env_prefix="WEIR_", frozen=True, extra="ignore")
+
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    port: int = Field(default=8080, ge=0, le=65535, description="TCP port; 0 takes a free one.")
+    data_dir: Path = Field(
+        default=Path("weir-data"),
+        description="Folder of the embedded database, of the files and of the first admin key.",
+    )
+    database_url: SecretStr | None = Field(
+        default=None,
+        description="sqlite+aiosqlite:///PATH or postgresql+asyncpg://USER:PASSWORD@HOST/NAME; "
+        "default: weir.db in data_dir.",
+    )
+    database_pool_connections: int = Field(
+        default=10, ge=1, le=200, description="Database connections that one replica may hold."
+    )
+    files_url: str | None = Field(
+        default=None,
+        description="Where files live, as fsspec reads it (file:///PATH, s3://BUCKET/PREFIX); "
+        "default: files in data_dir.",
+    )
+    redis_url: SecretStr | None = Field(
+        default=None,
+        description="redis://HOST:PORT/NUMBER for hints between replicas; default: none, "
+        "replicas poll the database.",
+    )
+    admin_key_file: Path | None = Field(
+        default=None,
+        description="File (mode 0600) that receives the first admin key; default: admin.key "
+        "in data_dir.",
+    )
+    log_level: str = Field(
+        default="info",
+        pattern="^(debug|info|warning|error)$",
+        description="Lowest level that is logged.",
+    )
+
+    models: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(),
+        description="Models, separated by commas, that a batch may name besides those that the "
+        "agents serve.",
+    )
+    max_file_bytes: int = Field(
+        default=200 * MIB_BYTES, ge=1, description="Largest file that can be uploaded."
+    )
+    max_batch_lines: int = Field(
+        default=50_000, ge=1, le=1_000_000, description="Most lines in one batch."
+    )
+    max_line_bytes: int = Field(
+        default=4 * MIB_BYTES,
+        ge=1024,
+        le=8 * MIB_BYTES,
+        description="Longest line of an input file; a chunk's lines are fetched 8 MiB at a time.",
+    )
+    max_json_depth: int = Field(
+        default=64, ge=4, le=500, description="Deepest nesting of a line or of a request's body."
+    )
+    max_completion_window_s: int = Field(
+        default=7 * DAY_S, ge=1, description="Longest completion window that a batch may ask for."
+    )
+    min_completion_window_s: int = Field(
+        default=DAY_S, ge=1, description="Shortest completion window that a batch may ask for."
+    )
+    output_expires_s: int = Field(
+        default=30 * DAY_S, ge=3600, description="Life of a batch's output files after creation."
+    )
+    create_retry_window_s: float = Field(
+        default=1800,
+        gt=0,
+        le=DAY_S,
+        description="How long a create can be recognised by its client's own repeat of it.",
+    )
+    tenant_max_batches: int = Field(
+        default=100, ge=1, description="Unfinished batches of a tenant without a quota of its own."
+    )
+    tenant_max_queued_tokens: int = Field(
+        default=2_000_000_000,
+        ge=1,
+        description="Estimated tokens in unfinished batches of a tenant without a quota of its "
+        "own.",
+    )
+
+    chunk_lines: int = Field(
+        default=32, ge=1, le=1000, description="Most lines in a chunk, the unit of lease."
+    )
+    chunk_tokens: int = Field(
+        default=100_000,
+        ge=1,
+        description="Estimated tokens in a chunk, prompt and output: about a minute of spare "
+        "capacity of one pod.",
+    )
+    default_output_tokens: int = Field(
+        default=256,
+        ge=1,
+        description="Output tokens taken for a line that sets no max_tokens, in estimates.",
+    )
+
+    forecast_sigmas: float = Field(
+        default=2.0,
+        ge=0,
+        le=10,
+        description="Standard deviations above the mean online KV demand that are kept free.",
+    )
+    max_offline_kv_fraction: float = Field(
+        default=0.9, ge=0, le=1, description="Largest share of a pod's KV blocks for offline work."
+    )
+    fresh_offline_kv_fraction: float = Field(
+        default=0.3,
+        ge=0,
+        le=1,
+        description="Share of a pod's KV blocks for offline work while its online demand is not "
+        "known.",
+    )
+    max_offline_slots: int = Field(
+        default=256, ge=0, description="Most offline sequences that may run in a pod."
+    )
+
+    poll_s: float = Field(
+        default=5.0, gt=0, le=60, description="Seconds between looks at the database for work."
+    )
+    work_lease_s: float = Field(
+        default=90.0,
+        ge=1,
+        le=3600,
+        description="Length of the lease under which a replica validates or finalizes a batch.",
+    )
+    sweep_s: float = Field(
+        default=60.0, gt=0, description="Seconds between sweeps of expired and abandoned files."
+    )
+    abandoned_upload_s: float = Field(
+        default=DAY_S, ge=60, description="Age after which an unfinished upload is removed."
+    )
+    max_body_bytes: int = Field(
+        default=8 * MIB_BYTES,
+        ge=64 << 10,
+        description="Largest request body, files and chunk results apart, which have their own.",
+    )
+    max_in_flight_requests: int = Field(
+        default=512,
+        ge=1,
+        description="Requests handled at once; above it the answer is 503 with Retry-After.",
+    )
+    max_concurrent_uploads: int = Field(
+        default=32, ge=1, description="File uploads at once; above it the answer is 503."
+    )
+    shutdown_grace_s: float = Field(
+        default=20.0, ge=0, description="How long running requests may take after SIGTERM."
+    )
+
+    @field_validator("models", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
+
+    @field_validator("database_url")
+    @classmethod
+    def _known_database(cls, value: SecretStr | None) -> SecretStr | None:
+        schemes = ("sqlite+aiosqlite:///", "postgresql+asyncpg://")
+        if value is not None and not value.get_secret_value().startswith(schemes):
+            raise ValueError(f"must start with {' or '.join(schemes)}")
+        return value
+
+    @field_validator("redis_url")
+    @classmethod
+    def _known_redis(cls, value: SecretStr | None) -> SecretStr | None:
+        schemes = ("redis://", "rediss://", "unix://")
+        if value is not None and not value.get_secret_value().startswith(schemes):
+            raise ValueError(f"must start with {', '.join(schemes)}")
+        return value
+
+    @model_validator(mode="after")
+    def _windows_in_order(self) -> Self:
+        if self.min_completion_window_s > self.max_completion_window_s:
+            raise ValueError("min_completion_window_s is above max_completion_window_s")
+        return self
+
+    @property
+    def database(self) -> str:
+        """The SQLAlchemy URL of the database, with its password."""
+        if self.database_url is not None:
+            return self.database_url.get_secret_value()
+        return f"sqlite+aiosqlite:///{self.data_dir / 'weir.db'}"
+
+    @property
+    def files(self) -> str:
+        """The fsspec URL under which files are kept."""
+        return self.files_url or f"file://{(self.data_dir / 'files').absolute()}"
+
+    @property
+    def admin_key(self) -> Path:
+        """The file that receives the first admin key."""
+        return self.admin_key_file or self.data_dir / "admin.key"

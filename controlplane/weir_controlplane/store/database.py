@@ -1,0 +1,149 @@
+"""The database: engine, transactions and clock, the same for SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+from sqlalchemy import Connection, event, make_url, select
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+
+from weir_controlplane.store.clock import db_now
+from weir_controlplane.store.migrate import migrate
+from weir_controlplane.store.process_lock import ProcessLock
+
+_SQLITE_PRAGMAS = (
+    "PRAGMA journal_mode=WAL",
+    "PRAGMA synchronous=FULL",  # a commit that was answered survives a power cut (§8.9)
+    "PRAGMA foreign_keys=ON",
+    "PRAGMA busy_timeout=30000",
+)
+_WRITES = "weir_writes"
+
+OUTAGES: tuple[type[Exception], ...] = (
+    DBAPIError,
+    PoolTimeoutError,
+    OSError,  # not listening
+    asyncpg.PostgresError,  # raised bare while connecting: starting up, too many connections
+    asyncpg.InterfaceError,
+)
+"""What an operation raises while the database cannot be used; `DEFECTS` are not among them."""
+DEFECTS: tuple[type[Exception], ...] = (IntegrityError, ProgrammingError, DataError)
+"""Database errors that repetition does not mend."""
+
+
+class Database:
+    """Truth. Make one a process, `open` it in the event loop that will use it.
+
+    Do not nest two `transaction` blocks in one task: on SQLite writers queue, and the inner one
+    would wait for the outer one for ever.
+    """
+
+    def __init__(self, url: str, *, pool_connections: int = 10) -> None:
+        parsed = make_url(url)
+        self.dialect = parsed.get_backend_name()
+        self._writer: asyncio.Lock | None = None
+        self._lock: ProcessLock | None = None
+        options: dict[str, Any] = {
+            "pool_size": pool_connections,
+            "max_overflow": 0,
+            "hide_parameters": True,  # errors are logged: they carry no values of users
+        }
+        if self.dialect == "sqlite":
+            if not parsed.database or parsed.database == ":memory:":
+                raise ValueError("database_url: SQLite needs a file, as sqlite+aiosqlite:///PATH")
+            self._lock = ProcessLock(Path(parsed.database))
+        else:
+            # Work leases are fenced, so a statement may be cut off; a hung server must not hang us.
+            options |= {
+                "pool_pre_ping": True,
+                "connect_args": {"command_timeout": 60, "timeout": 10},
+            }
+        self.engine: AsyncEngine = create_async_engine(url, **options)
+        if self.dialect == "sqlite":
+            _prepare_sqlite(self.engine)
+
+    async def open(self) -> None:
+        """Takes the process lock (SQLite) and migrates.
+
+        Raises:
+            DatabaseInUseError: another process holds this SQLite database.
+            SchemaTooNewError: the schema no longer supports this release.
+            ConnectionError: the server does not answer.
+        """
+        if self._lock is not None:
+            self._lock.acquire()
+            self._writer = asyncio.Lock()
+        try:
+            async with self.transaction() as session:
+                connection = await session.connection()
+                await connection.run_sync(migrate)
+        except OSError as error:
+            await self.close()
+            raise ConnectionError(f"database_url: cannot be reached: {error}") from error
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Closes every connection and gives the process lock back."""
+        await self.engine.dispose()
+        if self._lock is not None:
+            self._lock.release()
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncSession]:
+        """A session that may write: committed when the block ends, rolled back when it raises."""
+        async with (
+            self._one_writer(),
+            AsyncSession(self.engine, expire_on_commit=False) as session,
+            session.begin(),
+        ):
+            _ = await session.connection(execution_options={_WRITES: True})
+            yield session
+
+    @contextlib.asynccontextmanager
+    async def read(self) -> AsyncIterator[AsyncSession]:
+        """A session for reading only: nothing in it is committed."""
+        async with AsyncSession(self.engine, expire_on_commit=False) as session:
+            yield session
+
+    async def now_s(self) -> float:
+        """The database's clock: seconds since 1970."""
+        async with self.read() as session:
+            return await clock_s(session)
+
+    @contextlib.asynccontextmanager
+    async def _one_writer(self) -> AsyncIterator[None]:
+        if self._writer is None:
+            yield
+            return
+        async with self._writer:  # fair, and without SQLite's polling
+            yield
+
+
+async def clock_s(session: AsyncSession) -> float:
+    """The database's clock inside a transaction: seconds since 1970."""
+    return (await session.execute(select(db_now()))).scalar_one()
+
+
+def _prepare_sqlite(engine: AsyncEngine) -> None:
+    @event.listens_for(engine.sync_engine, "connect")
+    def _connect(connection: Any, _record: Any) -> None:  # noqa: ANN401
+        connection.isolation_level = None  # the driver begins nothing: _begin does
+        cursor = connection.cursor()
+        for pragma in _SQLITE_PRAGMAS:
+            cursor.execute(pragma)
+        cursor.close()
+
+    @event.listens_for(engine.sync_engine, "begin")
+    def _begin(connection: Connection) -> None:
+        writes = connection.get_execution_options().get(_WRITES, False)
+        # A reader that turns into a writer cannot wait: writers say so at the start.
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

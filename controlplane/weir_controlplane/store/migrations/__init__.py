@@ -1,0 +1,1 @@
+"""Alembic migrations of the control plane, run by `store.migrate` only."""

@@ -1,0 +1,163 @@
+"""What an offline line may ask of the engine: a field allow-list and bounds (design §8, Security).
+
+Pure. A refusal is that line's result, worded as the OpenAI surface words a bad request.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+
+_SAMPLING = frozenset({
+    "model", "frequency_penalty", "logit_bias", "max_tokens", "n", "presence_penalty", "seed",
+    "stop", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "min_tokens",
+    "ignore_eos", "stop_token_ids", "include_stop_str_in_output", "skip_special_tokens",
+    "spaces_between_special_tokens", "truncate_prompt_tokens", "add_special_tokens", "logprobs",
+    "response_format", "structured_outputs", "allowed_token_ids", "bad_words", "length_penalty",
+    "return_tokens_as_token_ids", "return_token_ids", "thinking_token_budget",
+})  # fmt: skip
+_ALLOWED = {
+    CHAT: _SAMPLING
+    | {
+        "messages", "max_completion_tokens", "top_logprobs", "tools", "tool_choice",
+        "parallel_tool_calls", "reasoning_effort", "include_reasoning", "add_generation_prompt",
+        "continue_final_message", "echo", "chat_template_kwargs", "documents",
+    },
+    COMPLETIONS: _SAMPLING | {"prompt", "echo", "best_of", "suffix"},
+}  # fmt: skip
+# Ours to set, or without meaning offline: taken out silently, as a server may.
+_DROPPED = frozenset({
+    "stream", "stream_options", "priority", "cache_salt", "vllm_xargs", "request_id", "session_id",
+    "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
+    "prompt_cache_retention", "verbosity", "kv_transfer_params", "mm_processor_kwargs",
+})  # fmt: skip
+_GRAMMARS = ("response_format", "structured_outputs", "tools", "chat_template_kwargs", "documents")
+_MEDIA_PREFIX = "data:"
+
+
+class BodyError(Exception):
+    """The line asks for something that is not allowed; ``param`` names the field."""
+
+    def __init__(self, message: str, *, param: str) -> None:
+        super().__init__(message)
+        self.param = param
+
+    def as_body(self) -> dict[str, Any]:
+        """The body of a 400 answer."""
+        return {
+            "error": {
+                "message": str(self),
+                "type": "BadRequestError",
+                "param": self.param,
+                "code": 400,
+            }
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BodyBounds:
+    """Largest values that a line may ask for."""
+
+    max_choices: int
+    max_logprobs: int
+    max_output_tokens: int | None
+    max_grammar_bytes: int
+
+
+def prepare(
+    url: str, body: Mapping[str, Any], *, bounds: BodyBounds, cache_salt: str
+) -> dict[str, Any]:
+    """The body to run: only allowed fields, stream off, the tenant's cache salt set.
+
+    Raises:
+        BodyError: the URL or a field is not allowed, or a value is over its bound.
+    """
+    allowed = _ALLOWED.get(url)
+    if allowed is None:
+        raise BodyError(f"url {url!r} is not served: use {CHAT} or {COMPLETIONS}", param="url")
+    for name in body:
+        if name not in allowed and name not in _DROPPED:
+            raise BodyError(f"{name} is not allowed in a batch line: leave it out", param=name)
+    _check_numbers(body, bounds)
+    _check_choices(body, bounds)
+    _check_grammars(body, bounds)
+    _refuse_remote_media(body.get("messages"))
+    kept = {name: value for name, value in body.items() if name in allowed}
+    return {**kept, "stream": False, "cache_salt": cache_salt}
+
+
+def output_tokens(body: Mapping[str, Any]) -> int | None:
+    """The most tokens that a line may produce a choice, where it says so."""
+    for name in ("max_completion_tokens", "max_tokens"):
+        value = body.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+    return None
+
+
+def _check_numbers(body: Mapping[str, Any], bounds: BodyBounds) -> None:
+    limits: dict[str, int | None] = {
+        "n": bounds.max_choices,
+        "best_of": bounds.max_choices,
+        "top_logprobs": bounds.max_logprobs,
+        "logprobs": bounds.max_logprobs,
+        "max_tokens": bounds.max_output_tokens,
+        "max_completion_tokens": bounds.max_output_tokens,
+        "min_tokens": bounds.max_output_tokens,
+    }
+    for name, limit in limits.items():
+        value = body.get(name)
+        if limit is None or isinstance(value, bool) or not isinstance(value, int | float):
+            continue  # what is not a number is the engine's to refuse
+        if value > limit or value < 0:
+            raise BodyError(f"{name} is {value}: give 0 to {limit}", param=name)
+
+
+def _check_choices(body: Mapping[str, Any], bounds: BodyBounds) -> None:
+    prompt = body.get("prompt")
+    texts = isinstance(prompt, list) and any(isinstance(part, str | list) for part in prompt)
+    prompts = len(prompt) if isinstance(prompt, list) and texts else 1
+    n = body.get("n")
+    choices = prompts * (n if isinstance(n, int) and n > 0 else 1)
+    if choices > bounds.max_choices:
+        raise BodyError(
+            f"prompts times n is {choices}: give at most {bounds.max_choices} in a line",
+            param="prompt",
+        )
+
+
+def _check_grammars(body: Mapping[str, Any], bounds: BodyBounds) -> None:
+    for name in _GRAMMARS:
+        if body.get(name) is None:
+            continue
+        size = len(json.dumps(body[name], ensure_ascii=False).encode())
+        if size > bounds.max_grammar_bytes:
+            raise BodyError(
+                f"{name} is {size} bytes: give at most {bounds.max_grammar_bytes}", param=name
+            )
+
+
+def _refuse_remote_media(messages: object) -> None:
+    for part in _content_parts(messages):
+        for name, value in part.items():
+            if name.endswith("_url"):
+                url = value.get("url") if isinstance(value, dict) else value
+                if not (isinstance(url, str) and url.startswith(_MEDIA_PREFIX)):
+                    raise BodyError(
+                        f"{name} must be inline ({_MEDIA_PREFIX}...): remote media is refused",
+                        param="messages",
+                    )
+            elif name in {"file", "file_id"}:
+                raise BodyError("files in messages are refused", param="messages")
+
+
+def _content_parts(messages: object) -> Iterator[dict[str, Any]]:
+    for message in messages if isinstance(messages, list) else ():
+        content = message.get("content") if isinstance(message, dict) else None
+        for part in content if isinstance(content, list) else ():
+            if isinstance(part, dict):
+                yield part

@@ -1,0 +1,144 @@
+"""Lines from the control plane into the engine: fetched in pages, started at a pace, in a window.
+
+The window is four times the slots (design §9); a solo chunk's lines run one at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from weir_agent.backoff import Backoff
+from weir_agent.chunks.held import HeldChunk
+from weir_agent.chunks.pool import PooledLine
+from weir_agent.chunks.spool import DiskFullError
+from weir_agent.chunks.work import LOOKAHEAD, ChunkWork, WorkParts
+from weir_agent.control_plane import ControlPlaneError
+from weir_agent.engine import EngineGoneError, OfflineLine
+
+log = structlog.get_logger(__name__)
+
+PAGE_LINES = 256
+IDLE_S = 0.25
+FETCH_PAUSE_S, FETCH_PAUSE_MOST_S = 0.2, 10.0
+
+
+class Feeder:
+    """Keeps the engine's look-ahead window filled."""
+
+    def __init__(self, work: ChunkWork, parts: WorkParts, *, lines_per_s: float) -> None:
+        self._work = work
+        self._parts = parts
+        self._lines_per_s = lines_per_s
+        self._fetch_pause = Backoff(
+            first_s=FETCH_PAUSE_S, most_s=FETCH_PAUSE_MOST_S, random=parts.random
+        )
+
+    async def run(self) -> None:
+        """Keeps the window filled until it is cancelled."""
+        async with asyncio.TaskGroup() as loops:  # a slow fetch must not hold lines back
+            loops.create_task(self._repeat(self._fetch, self._work.may_fetch))
+            loops.create_task(self._repeat(self._fill, self._work.may_fill))
+
+    async def _repeat(self, step: Callable[[], Awaitable[bool]], wake: asyncio.Event) -> None:
+        while True:
+            try:
+                self._work.check_disk()
+                busy = await step()
+            except Exception:  # a fault here must not stop online traffic
+                log.exception("feeder.fault")
+                busy = False
+            if not busy:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(wake.wait(), IDLE_S)
+                wake.clear()
+
+    @property
+    def _running(self) -> int:
+        return sum(len(chunk.running) for chunk in self._work.chunks.values())
+
+    async def _fetch(self) -> bool:
+        """Fetches one page when the window could soon run dry; True when something changed."""
+        if not self._work.able or not self._work.slots:
+            return False
+        if len(self._parts.pool) >= max(PAGE_LINES // 2, LOOKAHEAD * self._work.slots):
+            return False
+        wanting = [c for c in self._work.chunks.values() if c.wants_lines]
+        chunk = self._work.solo if self._work.solo in wanting else next(iter(wanting), None)
+        if chunk is None:
+            return False
+        try:
+            lines = await self._parts.control_plane.lines(
+                chunk.lease, after=chunk.fetched_to, limit=PAGE_LINES
+            )
+        except ControlPlaneError as error:
+            if error.retry:
+                await asyncio.sleep(max(self._fetch_pause.pause_s(), error.retry_after_s or 0.0))
+            elif self._work.chunks.get(chunk.lease.chunk_id) is chunk:
+                log.warning("chunk.unreadable", chunk_id=chunk.lease.chunk_id, error=str(error))
+                self._work.drop(chunk.lease.chunk_id)
+            return True
+        self._fetch_pause.reset()
+        if chunk.closing is None and self._work.chunks.get(chunk.lease.chunk_id) is chunk:
+            self._parts.pool.add(chunk.lease, chunk.fetched(lines))
+            self._work.close_if_complete(chunk)
+            self._work.may_fill.set()
+        return True
+
+    async def _fill(self) -> bool:
+        """Starts one line when the window has room; True when one was started."""
+        if not self._work.able:
+            return False
+        solo = self._work.solo
+        window = 1 if solo is not None else LOOKAHEAD * self._work.slots
+        if not self._work.slots or self._running >= window:
+            return False
+        chosen = self._parts.pool.next_lines(
+            1, chunk_id=None if solo is None else solo.lease.chunk_id
+        )
+        if not chosen:
+            return False
+        self._start(chosen[0])
+        await asyncio.sleep(1.0 / self._lines_per_s)
+        return True
+
+    def _start(self, pooled: PooledLine) -> None:
+        chunk = self._work.chunks.get(pooled.lease.chunk_id)
+        if chunk is None or chunk.closing is not None or chunk.lease != pooled.lease:
+            return
+        line = pooled.line.line
+        accepted = self._parts.lines.accept(pooled)
+        if isinstance(accepted, bytes):
+            self._work.store(chunk, line, accepted, "refused")
+            return
+        try:
+            self._parts.journal.enter(
+                chunk.lease.chunk_id, chunk.lease.attempt, line, solo=chunk.lease.solo
+            )
+        except DiskFullError as error:
+            self._work.disk_is_full(error)
+            return
+        chunk.running[line] = asyncio.create_task(self._run_line(chunk, accepted))
+
+    async def _run_line(self, chunk: HeldChunk, line: OfflineLine) -> None:
+        try:
+            with self._parts.metrics.offline_line.time():
+                record = await self._parts.lines.run(chunk.lease, line)
+        except EngineGoneError:
+            # It stays in the journal, and alone: whatever followed it would be suspected too.
+            self._work.engine_down = True
+            return
+        except Exception:  # a fault of ours must not hold the whole chunk up
+            log.exception("line.fault", chunk_id=line.chunk_id, line=line.line)
+            record = self._parts.lines.fault(line)
+        except asyncio.CancelledError:
+            self._parts.journal.leave(line.chunk_id, line.attempt, line.line)
+            raise
+        finally:
+            chunk.running.pop(line.line, None)
+            self._work.wake()
+        self._parts.journal.leave(line.chunk_id, line.attempt, line.line)
+        self._work.store(chunk, line.line, record, "answered")

@@ -1,0 +1,61 @@
+"""One leased chunk: which of its lines are fetched, running, finished."""
+
+from __future__ import annotations
+
+import asyncio
+
+from weir_agent import wire
+from weir_agent.chunks.spool import ChunkFile
+
+
+class HeldChunk:
+    """The agent's state of a chunk."""
+
+    def __init__(self, lease: wire.Lease, file: ChunkFile) -> None:
+        self.lease = lease
+        self.file = file
+        self.running: dict[int, asyncio.Task[None]] = {}
+        self.closing: asyncio.Task[None] | None = None
+        self._known: set[int] = set()
+        self._no_more = False
+
+    @property
+    def fetched_to(self) -> int:
+        """The last line that was fetched."""
+        return max(self._known, default=0)
+
+    @property
+    def wants_lines(self) -> bool:
+        """True while lines are to be fetched."""
+        return self.closing is None and not self._no_more
+
+    @property
+    def complete(self) -> bool:
+        """True when every line has a result."""
+        return self._no_more and self._known <= self.file.finished
+
+    @property
+    def lines_left(self) -> int:
+        """Lines without a result."""
+        return max(0, self.lease.lines - len(self.file.finished))
+
+    @property
+    def tokens_left(self) -> int:
+        """Estimated tokens of the lines without a result."""
+        return self.lease.tokens * self.lines_left // max(1, self.lease.lines)
+
+    def fetched(self, lines: list[wire.InputLine]) -> list[wire.InputLine]:
+        """Notes a page of lines; returns those that have no result yet."""
+        self._known.update(line.line for line in lines)
+        self._no_more = not lines or len(self._known) >= self.lease.lines
+        finished = self.file.finished
+        return [line for line in lines if line.line not in finished]
+
+    def report(self) -> wire.HeldChunk:
+        """The chunk as a sync lists it."""
+        return wire.HeldChunk(
+            chunk_id=self.lease.chunk_id,
+            attempt=self.lease.attempt,
+            nonce=self.lease.nonce,
+            lines_done=len(self.file.finished),
+        )

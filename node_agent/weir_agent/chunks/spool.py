@@ -1,0 +1,242 @@
+"""Results on disk until the control plane has them: one folder a chunk, appended line by line.
+
+Survives a restart of the process. Before a chunk is taken its worst case is reserved within half
+the volume, so that a full disk never evicts the pod (design §8, rule 3).
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from weir_agent import wire
+
+DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS})
+ORDINARY_LINES = 32
+_RESULTS = "results.ndjson"
+
+
+class DiskFullError(Exception):
+    """The volume under the agent took no more; nothing that was stored is lost."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sealed:
+    """What a chunk's upload will say: bytes in the order of lines, on disk for good."""
+
+    sha256: str
+    size_bytes: int
+    lines: tuple[int, ...]
+    blocks: Callable[[], Iterator[bytes]]
+
+    @property
+    def ranges(self) -> tuple[tuple[int, int], ...]:
+        """The lines as first-last pairs."""
+        return as_ranges(self.lines)
+
+
+def as_ranges(lines: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """Rising line numbers as first-last pairs."""
+    ranges: list[tuple[int, int]] = []
+    for line in lines:
+        if ranges and ranges[-1][1] == line - 1:
+            ranges[-1] = (ranges[-1][0], line)
+        else:
+            ranges.append((line, line))
+    return tuple(ranges)
+
+
+class ChunkFile:
+    """The stored results of one chunk."""
+
+    def __init__(self, folder: Path, lease: wire.Lease) -> None:
+        self.folder = folder
+        self.lease = lease
+        self._spans: dict[int, tuple[int, int]] = {}
+        self._end = 0
+        self._descriptor = os.open(folder / _RESULTS, os.O_RDWR | os.O_CREAT, 0o600)
+        self._recover()
+
+    @property
+    def finished(self) -> frozenset[int]:
+        """Lines that have a result."""
+        return frozenset(self._spans)
+
+    @property
+    def size_bytes(self) -> int:
+        """Stored bytes."""
+        return self._end
+
+    def append(self, line: int, record: bytes) -> None:
+        """Stores a line's result; the first one of a line stays.
+
+        Raises:
+            DiskFullError: the volume took no more; the file is as it was.
+            OSError: any other fault of the file system.
+        """
+        if line in self._spans:
+            return
+        try:
+            written = 0
+            while written < len(record):
+                written += os.pwrite(self._descriptor, record[written:], self._end + written)
+        except OSError as error:
+            if error.errno not in DISK_ERRORS:
+                raise
+            os.ftruncate(self._descriptor, self._end)
+            raise DiskFullError(f"{self.folder.parent}: {error.strerror}") from None
+        self._spans[line] = (self._end, len(record))
+        self._end += len(record)
+
+    def seal(self) -> Sealed:
+        """Everything stored so far, forced to disk, for one upload.
+
+        Raises:
+            DiskFullError: the volume could not take what was written before.
+        """
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise DiskFullError(f"{self.folder.parent}: {error.strerror}") from None
+        lines = tuple(sorted(self._spans))
+        spans = tuple(self._spans[line] for line in lines)
+
+        def blocks() -> Iterator[bytes]:
+            for offset, length in spans:
+                yield os.pread(self._descriptor, length, offset)
+
+        digest = hashlib.sha256()
+        for block in blocks():
+            digest.update(block)
+        return Sealed(
+            sha256=digest.hexdigest(),
+            size_bytes=sum(length for _, length in spans),
+            lines=lines,
+            blocks=blocks,
+        )
+
+    def close(self) -> None:
+        """Gives the descriptor back; the file stays."""
+        os.close(self._descriptor)
+
+    def _recover(self) -> None:
+        # A process that was killed may have left half a line at the end.
+        with os.fdopen(os.dup(self._descriptor), "rb") as stored:
+            for record in stored:
+                if not record.endswith(b"\n"):
+                    break
+                self._spans.setdefault(json.loads(record)["line"], (self._end, len(record)))
+                self._end += len(record)
+        os.ftruncate(self._descriptor, self._end)
+
+
+class Spool:
+    """The chunks of one agent on its volume."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        max_bytes: int | None,
+        result_max_bytes: int,
+        volume: Callable[[Path], tuple[int, int, int]] = shutil.disk_usage,
+    ) -> None:
+        """``volume`` tells total, used and free bytes of the volume of a folder."""
+        self._folder = folder
+        self._max_bytes = max_bytes
+        self._result_max_bytes = result_max_bytes
+        self._volume = volume
+        self._open: dict[str, ChunkFile] = {}
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    @property
+    def used_bytes(self) -> int:
+        """Stored bytes of all chunks."""
+        return sum(file.size_bytes for file in self._open.values())
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Worst case of the chunks that are held."""
+        return sum(self._worst_case(file.lease) for file in self._open.values())
+
+    @property
+    def room_bytes(self) -> int:
+        """Bytes that new chunks may reserve."""
+        total, _, free = self._volume(self._folder)
+        bound = total // 2 if self._max_bytes is None else self._max_bytes
+        # What is stored already occupies its part of the reservation.
+        outstanding = self.reserved_bytes - self.used_bytes
+        return max(0, min(bound - self.reserved_bytes, free // 2 - outstanding))
+
+    @property
+    def volume_full(self) -> bool:
+        """True when what is promised to held chunks, and one result more, is not free any more."""
+        _, _, free = self._volume(self._folder)
+        return free < self.reserved_bytes - self.used_bytes + self._result_max_bytes
+
+    @property
+    def has_room(self) -> bool:
+        """True when a chunk of ordinary size would fit again."""
+        return self.room_bytes >= ORDINARY_LINES * self._result_max_bytes
+
+    def open(self, lease: wire.Lease) -> ChunkFile:
+        """The file of a newly leased chunk; results of an earlier attempt at it are kept.
+
+        Raises:
+            DiskFullError: the worst case of the chunk does not fit, or the volume is full.
+            OSError: any other fault of the file system.
+        """
+        stored = self._open.get(lease.chunk_id)
+        if stored is not None:
+            if stored.lease.attempt == lease.attempt:
+                return stored
+            stored.close()
+            del self._open[lease.chunk_id]
+        if self._worst_case(lease) > self.room_bytes:
+            raise DiskFullError(
+                f"chunk {lease.chunk_id} may need {self._worst_case(lease)} bytes and "
+                f"{self.room_bytes} are left"
+            )
+        folder = self._folder / lease.chunk_id
+        try:
+            folder.mkdir(exist_ok=True, mode=0o700)
+            file = ChunkFile(folder, lease)
+        except OSError as error:
+            if error.errno not in DISK_ERRORS:
+                raise
+            raise DiskFullError(f"{self._folder}: {error.strerror}") from None
+        self._open[lease.chunk_id] = file
+        return file
+
+    def drop(self, chunk_id: str) -> None:
+        """Forgets a chunk and deletes what was stored of it."""
+        file = self._open.pop(chunk_id, None)
+        if file is not None:
+            file.close()
+        shutil.rmtree(self._folder / chunk_id, ignore_errors=True)
+
+    def keep_only(self, chunk_ids: frozenset[str]) -> tuple[str, ...]:
+        """Deletes what an earlier process stored of other chunks; returns their ids."""
+        gone = tuple(
+            entry.name
+            for entry in self._folder.iterdir()
+            if entry.name not in chunk_ids and entry.name not in self._open
+        )
+        for chunk_id in gone:
+            self.drop(chunk_id)
+        return gone
+
+    def close(self) -> None:
+        """Closes all files; they stay for the next process."""
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
+
+    def _worst_case(self, lease: wire.Lease) -> int:
+        return lease.lines * self._result_max_bytes

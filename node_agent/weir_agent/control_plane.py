@@ -1,0 +1,190 @@
+"""HTTP to the control plane: sync, lines, results, commit (docs/protocol.md). No decisions.
+
+Every error says whether the same call may succeed later.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Protocol, TypeVar
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from weir_agent import wire
+from weir_agent.chunks.spool import Sealed
+
+RETRY_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504, 507})
+MAX_ERROR_CHARACTERS = 300
+_Body = TypeVar("_Body", bound=BaseModel)
+
+
+class ControlPlaneError(Exception):
+    """A call failed. ``retry``: the same call may succeed later, after ``retry_after_s`` if set."""
+
+    def __init__(
+        self, message: str, *, retry: bool, code: str = "", retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.retry = retry
+        self.code = code
+        self.retry_after_s = retry_after_s
+
+
+class ControlPlane(Protocol):
+    """What the agent asks of the control plane; each raises ``ControlPlaneError``."""
+
+    async def sync(self, request: wire.SyncRequest) -> wire.SyncReply:
+        """One exchange of state."""
+        ...
+
+    async def lines(self, lease: wire.Lease, *, after: int, limit: int) -> list[wire.InputLine]:
+        """Input lines of a chunk after a line; none means that there are no more."""
+        ...
+
+    async def upload(self, lease: wire.Lease, sealed: Sealed) -> str:
+        """The id of the stored upload."""
+        ...
+
+    async def commit(self, chunk_id: str, request: wire.CommitRequest) -> wire.CommitReply:
+        """What became of the chunk."""
+        ...
+
+
+class HttpControlPlane:
+    """The control plane at a base URL."""
+
+    def __init__(self, client: httpx.AsyncClient, *, agent_id: str, sync_timeout_s: float) -> None:
+        """``client`` carries base URL, key and the timeout of transfers."""
+        self._client = client
+        self._agent_id = agent_id
+        self._sync_timeout_s = sync_timeout_s
+
+    async def sync(self, request: wire.SyncRequest) -> wire.SyncReply:
+        """One exchange of state.
+
+        Raises:
+            ControlPlaneError: no reply, or a refusal.
+        """
+        response = await self._send(
+            self._client.build_request(
+                "POST",
+                f"/internal/v1/agents/{self._agent_id}/sync",
+                content=request.model_dump_json().encode(),
+                headers={"content-type": "application/json"},
+                timeout=self._sync_timeout_s,
+            )
+        )
+        return _parse(wire.SyncReply, response.content)
+
+    async def lines(self, lease: wire.Lease, *, after: int, limit: int) -> list[wire.InputLine]:
+        """Input lines of a chunk after a line, at most ``limit`` of them.
+
+        Raises:
+            ControlPlaneError: no reply, or a refusal.
+        """
+        response = await self._send(
+            self._client.build_request(
+                "GET",
+                f"/internal/v1/chunks/{lease.chunk_id}/lines",
+                params={
+                    "attempt": lease.attempt,
+                    "nonce": lease.nonce,
+                    "after": after,
+                    "limit": limit,
+                },
+            )
+        )
+        records = response.content.split(b"\n")
+        return [_parse(wire.InputLine, record) for record in records if record.strip()]
+
+    async def upload(self, lease: wire.Lease, sealed: Sealed) -> str:
+        """The id of the stored upload.
+
+        Raises:
+            ControlPlaneError: no reply, or a refusal.
+        """
+        response = await self._send(
+            self._client.build_request(
+                "PUT",
+                f"/internal/v1/chunks/{lease.chunk_id}/results",
+                params={
+                    "attempt": lease.attempt,
+                    "nonce": lease.nonce,
+                    "sha256": sealed.sha256,
+                    "lines": len(sealed.lines),
+                },
+                headers={
+                    "content-type": "application/x-ndjson",
+                    "content-length": str(sealed.size_bytes),
+                },
+                content=_stream(sealed.blocks()),
+            )
+        )
+        try:
+            return str(response.json()["upload_id"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ControlPlaneError(f"upload: unreadable reply: {error}", retry=True) from error
+
+    async def commit(self, chunk_id: str, request: wire.CommitRequest) -> wire.CommitReply:
+        """What became of the chunk.
+
+        Raises:
+            ControlPlaneError: no reply, or a refusal.
+        """
+        response = await self._send(
+            self._client.build_request(
+                "POST",
+                f"/internal/v1/chunks/{chunk_id}/commit",
+                content=request.model_dump_json().encode(),
+                headers={"content-type": "application/json"},
+            )
+        )
+        return _parse(wire.CommitReply, response.content)
+
+    async def _send(self, request: httpx.Request) -> httpx.Response:
+        try:
+            response = await self._client.send(request)
+        except httpx.HTTPError as error:
+            raise ControlPlaneError(f"{type(error).__name__}: {error}", retry=True) from error
+        if response.is_success:
+            return response
+        code, message = _error_of(response)
+        raise ControlPlaneError(
+            f"{response.status_code} {code}: {message}",
+            retry=response.status_code in RETRY_STATUS,
+            code=code or str(response.status_code),
+            retry_after_s=_retry_after_s(response),
+        )
+
+
+async def _stream(blocks: Iterator[bytes]) -> AsyncIterator[bytes]:
+    for block in blocks:
+        yield block
+
+
+def _parse(model: type[_Body], content: bytes) -> _Body:
+    try:
+        return model.model_validate_json(content)
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in problem["loc"])
+        raise ControlPlaneError(
+            f"{model.__name__}.{where}: {problem['msg']}", retry=True, code="unreadable_reply"
+        ) from None
+
+
+def _error_of(response: httpx.Response) -> tuple[str, str]:
+    try:
+        error = json.loads(response.content)["error"]
+        return str(error.get("code") or ""), str(error.get("message"))[:MAX_ERROR_CHARACTERS]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return "", response.reason_phrase
+
+
+def _retry_after_s(response: httpx.Response) -> float | None:
+    try:
+        return min(60.0, max(0.0, float(response.headers["retry-after"])))
+    except (KeyError, ValueError):
+        return None

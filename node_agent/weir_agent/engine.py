@@ -1,0 +1,102 @@
+"""What the agent asks of an engine: run an offline line, take a policy, report.
+
+``vllm_bridge`` implements it on vLLM, the tests with a fake; nothing here knows either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+class EngineGoneError(Exception):
+    """The engine died or was stopped while it held the request; the line has no result."""
+
+
+class EngineBusyError(Exception):
+    """The engine refused a request for lack of room; the same request may succeed later."""
+
+
+class PolicyRefusedError(Exception):
+    """The scheduler did not take the policy; the message says which field is wrong."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServedModel:
+    """A model as batches name it."""
+
+    name: str
+    revision: str
+    max_model_len_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OfflineLine:
+    """One line of a batch, ready to run: ``body`` has passed the allow-list.
+
+    ``deadline_s`` is on the machine's monotonic clock. ``group`` names lines with a common prefix.
+    """
+
+    chunk_id: str
+    attempt: int
+    line: int
+    request_id: str
+    url: str
+    body: Mapping[str, Any]
+    tenant: str
+    group: str | None = None
+    deadline_s: float | None = None
+    expected_output_tokens: int | None = None
+    solo: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LineOutcome:
+    """What the engine's own HTTP application answered to the line."""
+
+    status_code: int
+    body: Mapping[str, Any]
+    cached_tokens: int = 0
+
+
+class Engine(Protocol):
+    """An engine with an OpenAI application that runs offline lines beside it."""
+
+    @property
+    def models(self) -> tuple[ServedModel, ...]:
+        """The models it serves, the first being the default."""
+        ...
+
+    @property
+    def dead(self) -> bool:
+        """True once the engine cannot compute any more; it never recovers."""
+        ...
+
+    async def execute(self, line: OfflineLine) -> LineOutcome:
+        """The answer to the line; cancelling takes the line out of the engine.
+
+        Raises:
+            EngineGoneError: the engine died meanwhile.
+            EngineBusyError: no room now.
+        """
+        ...
+
+    async def set_policy(self, policy: Mapping[str, Any]) -> None:
+        """Hands a ``PolicyMessage`` of the bridge to the scheduler.
+
+        Raises:
+            TimeoutError: the engine did not answer.
+            EngineGoneError: the engine is dead.
+            PolicyRefusedError: the policy is not valid.
+        """
+        ...
+
+    async def telemetry(self) -> Mapping[str, Any]:
+        """Aggregates of the scheduler, as the bridge reports them.
+
+        Raises:
+            TimeoutError: the engine did not answer.
+            EngineGoneError: the engine is dead.
+        """
+        ...

@@ -1,0 +1,137 @@
+"""Which offline lines are in the engine, and which engine deaths are not reported yet, on disk.
+
+The lines in the engine are written before they enter it, without forcing the disk: what must be
+survived is the death of a process, not of the machine (design §8, rule 5).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from weir_agent import wire
+from weir_agent.chunks.spool import DISK_ERRORS, DiskFullError
+
+COMPACT_BYTES = 1 << 20
+MOST_RESIDENT = 4_096
+Resident = tuple[str, int, int]
+
+
+class CrashJournal:
+    """The journal of one agent in its data folder; one process writes it at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._deaths = folder / "deaths"
+        self._deaths.mkdir(exist_ok=True, mode=0o700)
+        self._path = folder / "resident.ndjson"
+        self._resident: dict[Resident, bool] = {}
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        self._size_bytes = os.fstat(self._descriptor).st_size
+
+    def enter(self, chunk_id: str, attempt: int, line: int, *, solo: bool) -> None:
+        """A line is about to enter the engine.
+
+        Raises:
+            DiskFullError: the journal could not be written; the line must not run.
+        """
+        self._append(["+", chunk_id, attempt, line, solo])
+        self._resident[chunk_id, attempt, line] = solo
+
+    def leave(self, chunk_id: str, attempt: int, line: int) -> None:
+        """A line left the engine."""
+        self._resident.pop((chunk_id, attempt, line), None)
+        try:
+            if not self._resident:
+                os.ftruncate(self._descriptor, 0)
+                self._size_bytes = 0
+            elif self._size_bytes > COMPACT_BYTES:
+                self._compact()
+            else:
+                self._append(["-", chunk_id, attempt, line])
+        except DiskFullError:
+            return  # the line is suspected if the engine dies before the next compaction
+
+    def recover(self) -> dict[Resident, bool]:
+        """The lines that an earlier process left in its engine, each with its ``solo``."""
+        left: dict[Resident, bool] = {}
+        for record in self._path.read_bytes().split(b"\n"):
+            try:
+                sign, chunk_id, attempt, line, *solo = json.loads(record)
+            except ValueError:
+                continue  # the end of a write that a kill cut off
+            if sign == "+":
+                left[chunk_id, attempt, line] = bool(solo and solo[0])
+            else:
+                left.pop((chunk_id, attempt, line), None)
+        return left
+
+    def clear(self) -> None:
+        """No line is in any engine."""
+        self._resident.clear()
+        os.ftruncate(self._descriptor, 0)
+        self._size_bytes = 0
+
+    def record_death(
+        self, kind: Literal["crash", "hang"], resident: dict[Resident, bool] | None = None
+    ) -> wire.Death:
+        """An engine died with what is resident (or was, by an earlier process); forced to disk."""
+        lines = self._resident if resident is None else resident
+        death = wire.Death(
+            death_id=uuid.uuid4().hex,
+            kind=kind,
+            solo=len(lines) == 1 and all(lines.values()),
+            resident=tuple(
+                wire.ResidentLine(chunk_id=chunk_id, attempt=attempt, line=line)
+                for chunk_id, attempt, line in islice(lines, MOST_RESIDENT)
+            ),
+        )
+        temporary = self._deaths / f"{death.death_id}.tmp"
+        with temporary.open("wb") as file:
+            file.write(death.model_dump_json().encode())
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self._deaths / f"{death.death_id}.json")
+        self.clear()
+        return death
+
+    def deaths(self) -> tuple[wire.Death, ...]:
+        """Deaths that the control plane has not accepted yet, oldest first."""
+        found = []
+        for path in sorted(self._deaths.glob("*.json"), key=lambda path: path.stat().st_mtime):
+            try:
+                found.append(wire.Death.model_validate_json(path.read_bytes()))
+            except ValidationError:
+                path.unlink()  # half of it is lost: it names nobody
+        return tuple(found)
+
+    def accepted(self, death_id: str) -> None:
+        """The control plane knows this death."""
+        if death_id.isalnum():
+            (self._deaths / f"{death_id}.json").unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Gives the descriptor back."""
+        os.close(self._descriptor)
+
+    def _compact(self) -> None:
+        os.ftruncate(self._descriptor, 0)
+        self._size_bytes = 0
+        for (chunk_id, attempt, line), solo in self._resident.items():
+            self._append(["+", chunk_id, attempt, line, solo])
+
+    def _append(self, record: list[object]) -> None:
+        content = json.dumps(record).encode() + b"\n"
+        try:
+            os.write(self._descriptor, content)
+        except OSError as error:
+            if error.errno not in DISK_ERRORS:
+                raise
+            raise DiskFullError(f"{self._path}: {error.strerror}") from None
+        self._size_bytes += len(content)

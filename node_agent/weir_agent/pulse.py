@@ -1,0 +1,196 @@
+"""The agent's heartbeat with its engine: policy in, telemetry out, once a second; hangs noticed.
+
+Runs whether or not there is a control plane.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import structlog
+
+from weir_agent import wire
+from weir_agent.engine import Engine, EngineGoneError
+from weir_agent.latency import OnlineLatency, Summary
+from weir_agent.metrics import AgentMetrics
+from weir_agent.policy import (
+    ONLINE_ONLY,
+    ActivePolicy,
+    DemandHistory,
+    Lease,
+    active_policy,
+    client_delays,
+)
+from weir_agent.settings import SloSetting
+
+log = structlog.get_logger(__name__)
+
+PERIOD_S = 1.0
+_SUMS = (
+    "online_tokens",
+    "offline_served_tokens",
+    "offline_computed_tokens",
+    "steps",
+    "preemptions",
+)
+_LEVELS = (
+    "total_blocks",
+    "block_size_tokens",
+    "online_kv_blocks",
+    "offline_kv_blocks",
+    "free_kv_blocks",
+    "online_running",
+    "offline_running",
+    "online_waiting",
+    "offline_waiting",
+)
+
+
+class EnginePulse:
+    """What the agent knows of its engine, and the policy that holds there."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        slos: tuple[SloSetting, ...],
+        latency: OnlineLatency,
+        metrics: AgentMetrics,
+        on_slots: Callable[[int], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``on_slots`` is told how many offline requests may run."""
+        self._engine = engine
+        self._slos = slos
+        self._latency = latency
+        self._metrics = metrics
+        self._on_slots = on_slots
+        self._clock = clock
+        self._lease: Lease | None = None
+        self._beat_now = asyncio.Event()
+        self._demand = DemandHistory()
+        self._report: Mapping[str, Any] = {}
+        self._reported: Mapping[str, Any] = {}
+        self._reported_s = clock()
+        self._summaries: dict[str, Summary] = {}
+        self._slo_reports: tuple[wire.SloReport, ...] = ()
+        self.answered_s = clock()
+        self.active: ActivePolicy = ONLINE_ONLY
+
+    def on_policy(self, lease: Lease) -> None:
+        """The control plane named a policy; a new one goes to the engine at once."""
+        if self._lease is None or self._lease.policy != lease.policy:
+            self._beat_now.set()
+        self._lease = lease
+
+    async def run(self) -> None:
+        """Beats until it is cancelled or the engine is gone."""
+        while not self._engine.dead:
+            try:
+                await self.beat()
+            except TimeoutError:
+                log.warning("engine.silent", silent_s=round(self._clock() - self.answered_s, 1))
+            except EngineGoneError:
+                return
+            except Exception:  # a report that fails must not stop online traffic
+                self.answered_s = self._clock()
+                log.exception("engine.exchange_failed")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._beat_now.wait(), PERIOD_S)
+            self._beat_now.clear()
+
+    async def beat(self) -> None:
+        """One exchange with the engine.
+
+        Raises:
+            TimeoutError: the engine did not answer.
+            EngineGoneError: the engine is dead.
+            PolicyRefusedError: the policy is not valid.
+        """
+        self._report = await self._engine.telemetry()
+        now_s = self.answered_s = self._clock()
+        self._demand.add(now_s, int(self._report.get("online_kv_blocks", 0)))
+        self._measure()
+        active = active_policy(
+            self._lease,
+            now_s,
+            total_blocks=int(self._report.get("total_blocks", 0)),
+            history=self._demand.values(),
+        )
+        if active.source != self.active.source:
+            log.info("policy.source", source=active.source, was=self.active.source)
+        self.active = active
+        await self._engine.set_policy(active.message(self._client_delays()))
+        self._on_slots(active.offline_seq_slots)
+        self._show(now_s)
+
+    def telemetry(self) -> wire.Telemetry:
+        """What the next sync reports: levels now, sums since the last one."""
+        now_s, report = self._clock(), self._report
+        sums = {
+            name: max(0, int(report.get(name, 0)) - int(self._reported.get(name, 0)))
+            for name in _SUMS
+        }
+        window_s = now_s - self._reported_s
+        self._reported, self._reported_s = report, now_s
+        levels = {name: max(0, int(report.get(name, 0))) for name in _LEVELS}
+        step_times = {
+            name: float(report.get(name, 0))
+            for name in ("step_mean_s", "step_p99_s", "predictor_mape")
+        }
+        latencies = {name: asdict(summary) for name, summary in self._summaries.items()}
+        return wire.Telemetry.model_validate(
+            {
+                "window_s": window_s,
+                "slo": self._slo_reports,
+                **levels,
+                **sums,
+                **step_times,
+                **latencies,
+            }
+        )
+
+    def _measure(self) -> None:
+        """Sums up online latency once a beat: the loop that serves it must not wait for that."""
+        now_s = time.perf_counter()
+        windows = self._latency.windows
+        self._summaries = {name: window.summary(now_s) for name, window in windows.items()}
+        reports = []
+        for slo in self._slos:
+            measured_s = windows[slo.metric].statistic(now_s, slo.statistic)
+            if measured_s is not None:
+                reports.append(
+                    wire.SloReport(
+                        metric=slo.metric,
+                        statistic=slo.statistic,
+                        threshold_s=slo.threshold_s,
+                        measured_s=measured_s,
+                        attained=measured_s <= slo.threshold_s,
+                    )
+                )
+        self._slo_reports = tuple(reports)
+
+    def _client_delays(self) -> dict[str, float]:
+        in_engine = {name: self._report.get(name) or {} for name in ("ttft", "tbt", "tpot")}
+        return client_delays(self._slos, self._summaries, in_engine)
+
+    def _show(self, now_s: float) -> None:
+        metrics, active = self._metrics, self.active
+        metrics.engine_report(self._report)
+        metrics.kv_threshold.set(active.offline_kv_blocks)
+        metrics.slots.set(active.offline_seq_slots)
+        metrics.step_budget.set(active.step_budget_s or 0.0)
+        if self._lease is not None:
+            metrics.policy_age.set(now_s - self._lease.sent_s)
+        for source in ("control_plane", "forecast", "online_only"):
+            metrics.policy_source.labels(source).set(float(source == active.source))
+        for report in self._slo_reports:
+            labels = (report.metric, report.statistic)
+            metrics.slo_measured.labels(*labels).set(report.measured_s)
+            metrics.slo_threshold.labels(*labels).set(report.threshold_s)
+            metrics.slo_attained.labels(*labels).set(float(report.attained))

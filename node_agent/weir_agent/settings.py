@@ -1,0 +1,186 @@
+"""Settings of the node agent: parsed once, at start, from the environment.
+
+The only place that reads the environment. Each field has its unit in its name and a description;
+None always means the default that the description gives.
+"""
+
+from __future__ import annotations
+
+import shlex
+import socket
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+KIB_BYTES = 1 << 10
+MIB_BYTES = 1 << 20
+
+
+class SettingsError(Exception):
+    """A setting is missing or wrong; the message names it and says what would be right."""
+
+
+class SloSetting(BaseModel):
+    """One latency objective of the service's online traffic."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    metric: str = Field(pattern="^(ttft|tpot|tbt)$")
+    statistic: str = Field(pattern="^(mean|p[5-9][0-9])$")
+    threshold_s: float = Field(gt=0, allow_inf_nan=False)
+    reference_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+
+
+class AgentSettings(BaseSettings):
+    """Everything that can be set on a node agent, as ``WEIR_<NAME>``."""
+
+    model_config = SettingsConfigDict(env_prefix="WEIR_", frozen=True, extra="ignore")
+
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    port: int = Field(default=8000, ge=0, le=65535, description="TCP port; 0 takes a free one.")
+    agent_id: str = Field(
+        default_factory=socket.gethostname,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$",
+        description="Name under which the control plane knows this agent; default: the host name. "
+        "It must stay the same over restarts.",
+    )
+    service: str = Field(
+        default="default",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,253}$",
+        description="The LLMService that this agent is a replica of.",
+    )
+    engine_args: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(),
+        description="Arguments of `vllm serve`, as on a command line, for example "
+        "`--model /models/llama --max-num-seqs 64`.",
+    )
+    model_revision: str = Field(
+        default="",
+        max_length=200,
+        description="Revision of the model that batches are pinned to; default: empty, any.",
+    )
+    control_plane_url: str | None = Field(
+        default=None,
+        pattern="^https?://",
+        description="Base URL of the control plane; default: none, the agent serves online only.",
+    )
+    control_plane_key: SecretStr | None = Field(
+        default=None, description="API key of scope `agent` for the control plane."
+    )
+    data_dir: Path = Field(
+        default=Path("weir-agent-data"),
+        description="Folder of results that are not accepted yet, and of the crash journal. It "
+        "should outlive the process.",
+    )
+    log_level: str = Field(
+        default="info",
+        pattern="^(debug|info|warning|error)$",
+        description="Lowest level that is logged.",
+    )
+
+    slo: tuple[SloSetting, ...] = Field(
+        default=(),
+        description="Latency objectives of online traffic, as JSON: "
+        '[{"metric": "tbt", "statistic": "p99", "threshold_s": 0.1}]; metric ttft, tpot or tbt, '
+        "statistic mean or p50 to p99. Default: the engine's own online latency plus a tenth.",
+    )
+    preset: str = Field(default="weir", description="Scheduling preset of the engine.")
+    strict_plan: bool = Field(
+        default=False,
+        description="End the engine when it did not do what was planned (for tests), instead of "
+        "counting it.",
+    )
+    latency_profile: Path | None = Field(
+        default=None,
+        description="File with a saved latency profile that warms the model up; default: none.",
+    )
+
+    lookahead_lines_per_s: float = Field(
+        default=200.0, gt=0, description="Most offline lines a second that enter the engine."
+    )
+    max_held_lines: int = Field(
+        default=1_024, ge=1, description="Most unfinished lines that the agent leases at once."
+    )
+    max_held_tokens: int = Field(
+        default=1_000_000,
+        ge=1,
+        description="Most unfinished tokens (prompt and output) that the agent leases at once.",
+    )
+    result_max_bytes: int = Field(
+        default=256 * KIB_BYTES,
+        ge=4 * KIB_BYTES,
+        le=8 * MIB_BYTES,
+        description="Largest result of one line; a larger one becomes that line's error.",
+    )
+    spool_max_bytes: int | None = Field(
+        default=None,
+        ge=MIB_BYTES,
+        description="Most bytes of stored results; default: half of the volume of data_dir.",
+    )
+
+    max_choices: int = Field(
+        default=8, ge=1, description="Largest n times prompts of an offline line."
+    )
+    max_logprobs: int = Field(
+        default=20, ge=0, description="Most log probabilities a token of an offline line."
+    )
+    max_output_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        description="Largest max_tokens of an offline line; default: what the model's context "
+        "leaves.",
+    )
+    max_grammar_bytes: int = Field(
+        default=64 * KIB_BYTES,
+        ge=1,
+        description="Largest schema, grammar, pattern or tool list of an offline line.",
+    )
+
+    sync_timeout_s: float = Field(
+        default=5.0, gt=0, description="How long one sync with the control plane may take."
+    )
+    transfer_timeout_s: float = Field(
+        default=60.0, gt=0, description="How long one fetch of lines or upload may stand still."
+    )
+    hand_back_s: float = Field(
+        default=15.0, ge=0, description="How long handing work back may take after SIGTERM."
+    )
+    drain_s: float = Field(
+        default=60.0, ge=0, description="How long running online requests may take after SIGTERM."
+    )
+    hang_after_s: float = Field(
+        default=60.0,
+        gt=0,
+        description="Silence of the engine after which it is taken for hung and restarted.",
+    )
+    restart_backoff_s: float = Field(
+        default=0.5, ge=0, description="Pause before the first restart; doubles up to 30 s."
+    )
+
+    @field_validator("engine_args", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return tuple(shlex.split(value)) if isinstance(value, str) else value
+
+
+def load_settings(**given: object) -> AgentSettings:
+    """The settings: ``given`` first, then the environment, then defaults.
+
+    Raises:
+        SettingsError: a value is wrong; each is named with its environment variable.
+    """
+    try:
+        return AgentSettings(**given)  # type: ignore[arg-type]
+    except ValidationError as error:
+        raise SettingsError(describe(error)) from None
+
+
+def describe(error: ValidationError) -> str:
+    """Every wrong field of the settings with its variable, in one sentence."""
+    problems = []
+    for item in error.errors(include_url=False, include_input=False):
+        name = ".".join(str(part) for part in item["loc"]) or "settings"
+        problems.append(f"{name}: {item['msg']} (set WEIR_{name.split('.')[0].upper()})")
+    return "; ".join(problems)

@@ -1,0 +1,179 @@
+"""The parent process: starts the agent, and starts it again when it died. Holds the socket.
+
+The parent imports the heavy modules once and forks, so that a restart takes seconds. It computes
+nothing, so that nothing but a signal can end it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import mmap
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from types import FrameType
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+PR_SET_PDEATHSIG = 1
+MOST_PAUSE_S = 30.0
+STEADY_S = 60.0
+# A fault inside the process itself; other signals come from outside and suspect nobody.
+FAULTS = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT})
+
+
+class Exit(IntEnum):
+    """How an agent process ends."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    ENGINE_DIED = 75
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ended:
+    """How a child ended: its exit status, or the signal that ended it."""
+
+    status: int
+    signal: int | None
+
+
+class Supervisor:
+    """Runs ``work`` in forked children until one ends in order.
+
+    ``work`` is given a function to say that it is ready, and returns an exit status. A child that
+    ends before any was ever ready is not started again: its fault would only repeat itself.
+    ``after_fault`` runs here when a child was ended by a fault of its own. ``restarts`` counts the
+    children after the first; each child sees the count of its own start.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[Callable[[], None]], int],
+        *,
+        after_fault: Callable[[], None],
+        first_pause_s: float,
+        stop_within_s: float,
+    ) -> None:
+        self._work = work
+        self._after_fault = after_fault
+        self._first_pause_s = first_pause_s
+        self._stop_within_s = stop_within_s
+        self._ready = mmap.mmap(-1, 1)  # shared with the children
+        self._child: int | None = None
+        self._stopping = False
+        self.restarts = 0
+
+    def run(self) -> int:
+        """The exit status of the whole."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._forward)
+        signal.signal(signal.SIGALRM, self._kill)
+        gc.collect()
+        gc.freeze()  # children share these pages
+        failures = 0
+        while True:
+            started_s = time.monotonic()
+            ended = self._run_child()
+            if self._is_stopping():
+                return Exit.OK if ended.signal is None else ended.status
+            if ended.status in {Exit.OK, Exit.USAGE} or not self._ready[0]:
+                return ended.status
+            log.error("agent.ended", status=ended.status, signal=ended.signal)
+            if ended.signal in FAULTS:
+                self._after_fault()
+            failures = 0 if time.monotonic() - started_s > STEADY_S else failures + 1
+            self._sleep(min(MOST_PAUSE_S, self._first_pause_s * 2.0 ** min(failures, 30)))
+            if self._is_stopping():
+                return Exit.OK
+            self.restarts += 1
+
+    def _is_stopping(self) -> bool:
+        return self._stopping
+
+    def _sleep(self, pause_s: float) -> None:
+        until_s = time.monotonic() + pause_s
+        while time.monotonic() < until_s and not self._stopping:
+            time.sleep(0.05)
+
+    def _mark_ready(self) -> None:
+        self._ready[0] = 1
+
+    def _run_child(self) -> Ended:
+        child = os.fork()
+        if child == 0:
+            _become_child(lambda: self._work(self._mark_ready))
+        self._child = child
+        if self._stopping:  # the signal came before there was a child to forward it to
+            os.kill(child, signal.SIGTERM)
+        _, status = os.waitpid(child, 0)
+        self._child = None
+        signal.alarm(0)
+        if os.WIFSIGNALED(status):
+            number = os.WTERMSIG(status)
+            return Ended(status=128 + number, signal=number)
+        return Ended(status=os.WEXITSTATUS(status), signal=None)
+
+    def _forward(self, _number: int, _frame: FrameType | None) -> None:
+        self._stopping = True
+        if self._child is not None:
+            os.kill(self._child, signal.SIGTERM)
+            signal.alarm(max(1, round(self._stop_within_s)))
+
+    def _kill(self, _number: int, _frame: FrameType | None) -> None:
+        if self._child is not None:
+            os.kill(self._child, signal.SIGKILL)
+
+
+def _become_child(work: Callable[[], int]) -> None:
+    """Runs ``work`` and ends the process; never returns."""
+    status: int = Exit.FAILED
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
+            signal.signal(number, signal.SIG_DFL)
+        die_with_parent()
+        os.setsid()  # Ctrl-C reaches the parent alone, and the parent passes it on in order
+        # vLLM's engine process is forked from this one, and must not outlive it either.
+        os.register_at_fork(after_in_child=die_with_parent)
+        status = work()
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else Exit.FAILED
+    except BaseException:  # noqa: BLE001 - the process ends here, whatever it was
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def die_with_parent() -> None:
+    """Has the kernel end this process when the thread that started it ends (Linux)."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound TCP socket that children may inherit.
+
+    Raises:
+        OSError: the address is taken or not ours.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+        bound.set_inheritable(True)
+    except OSError:
+        bound.close()
+        raise
+    return bound

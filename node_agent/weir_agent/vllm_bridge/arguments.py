@@ -1,0 +1,66 @@
+"""The command line of vLLM, with what Weir needs set. Nothing is started here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+from weir_agent.settings import AgentSettings, SettingsError
+from weir_agent.vllm_bridge import SCHEDULER_CLS
+from weir_agent.vllm_bridge.messages import WEIR_KEY, read_settings
+from weir_engine.errors import ConfigError
+
+
+def parse(settings: AgentSettings, engine_args: Sequence[str]) -> Any:
+    """The parsed arguments of vLLM (a ``Namespace``) with Weir's scheduler set.
+
+    Raises:
+        SettingsError: an argument is unknown, wrong, or contradicts what Weir needs.
+    """
+    parser = make_arg_parser(FlexibleArgumentParser())
+
+    def refuse(message: str) -> NoReturn:
+        raise SettingsError(f"engine_args: {message} (set WEIR_ENGINE_ARGS)")
+
+    parser.error = refuse
+    args = parser.parse_args(list(engine_args))
+    if not any(part == "--model" or part.startswith("--model=") for part in engine_args):
+        refuse("--model is missing: give the folder or the name of a model")
+    try:
+        validate_parsed_serve_args(args)
+    except (ValueError, TypeError, KeyError) as error:
+        refuse(str(error))
+    for option, wanted in (("scheduling_policy", "priority"), ("scheduler_cls", SCHEDULER_CLS)):
+        flag = "--" + option.replace("_", "-")
+        if flag in engine_args and getattr(args, option) != wanted:
+            refuse(f"{flag} {getattr(args, option)} contradicts Weir's scheduler: leave it out")
+        setattr(args, option, wanted)
+    args.host, args.port = settings.host, settings.port
+    args.additional_config = {**(args.additional_config or {}), WEIR_KEY: _bridge(settings)}
+    try:
+        read_settings(args.additional_config)
+    except ConfigError as error:
+        refuse(str(error))
+    return args
+
+
+def _bridge(settings: AgentSettings) -> dict[str, Any]:
+    profile = None
+    if settings.latency_profile is not None:
+        try:
+            profile = json.loads(settings.latency_profile.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise SettingsError(
+                f"latency_profile: {settings.latency_profile} cannot be read: {error} "
+                "(set WEIR_LATENCY_PROFILE to a saved profile, or leave it out)"
+            ) from None
+    return {
+        "preset": settings.preset,
+        "slos": [slo.model_dump() for slo in settings.slo],
+        "strict": settings.strict_plan,
+        "profile": profile,
+    }

@@ -1,0 +1,349 @@
+"""Carries each plan into vLLM's scheduler and each result back to the planner.
+
+Called by the mixin around vLLM's own methods. It decides nothing: what cannot be done right now
+(a paused engine, output still in flight) is left out of the plan before the planner counts on it.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import structlog
+from vllm.v1.core.sched.interface import PauseState
+from vllm.v1.request import RequestStatus
+
+from weir_agent.vllm_bridge.arrange import Arrangement
+from weir_agent.vllm_bridge.base import VllmScheduler
+from weir_agent.vllm_bridge.divergence import (
+    Divergence,
+    DivergenceError,
+    actual_plan,
+    find_divergence,
+)
+from weir_agent.vllm_bridge.intake import Intake
+from weir_agent.vllm_bridge.messages import BridgeSettings
+from weir_agent.vllm_bridge.outcome import read_outcome
+from weir_agent.vllm_bridge.parking import Parking
+from weir_agent.vllm_bridge.planner import Planner, PlannerFactory
+from weir_agent.vllm_bridge.pool import eviction_of, shape_of, take_over_pool
+from weir_agent.vllm_bridge.recorder import Recorder
+from weir_agent.vllm_bridge.steps import StepLog, StepTiming
+from weir_engine.config import ONLINE_ONLY, Policy
+from weir_engine.ids import RequestId
+from weir_engine.sched.plan import StepPlan, Work
+
+_log = structlog.get_logger(__name__)
+
+
+class StepDriver:
+    """Weir's side of one vLLM scheduler.
+
+    ``step`` is what vLLM may do in the current step; its hooks read it. Order of calls for a step:
+    ``before_schedule``, ``after_schedule``, ``before_update``, ``after_update``; requests
+    come and go between any two of them.
+    """
+
+    def __init__(
+        self,
+        vllm: VllmScheduler,
+        *,
+        settings: BridgeSettings,
+        planner_factory: PlannerFactory,
+        asynchronous: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._vllm = vllm
+        self._clock = clock
+        self._strict = settings.strict
+        self._asynchronous = asynchronous
+        self._block_size = vllm.block_size
+        self.intake = Intake(vllm, clock=clock)
+        # The plan decides what is admitted; vLLM's own gate on whole prompts would second-guess it.
+        vllm.scheduler_reserve_full_isl = False
+        parts = take_over_pool(
+            vllm.kv_cache_manager,
+            block_size_tokens=vllm.block_size,
+            eviction=eviction_of(settings),
+            guard_blocks=0,
+            is_online=self.intake.is_online,
+        )
+        self.queue, self.ledger, self.kv = parts.queue, parts.ledger, parts.kv
+        self.step = Arrangement(vllm, self.kv, self.intake.known)
+        now_s = clock()
+        policy = ONLINE_ONLY if settings.policy is None else settings.policy.policy(now_s)
+        self.planner: Planner = planner_factory(settings, shape_of(vllm), self.kv, policy)
+        self._guard(policy)
+        self.recorder = Recorder()
+        self.parking = Parking(clock)
+        self._steps = StepLog(asynchronous=asynchronous)
+        self.divergences = 0
+        self._turns = 0
+        self._plan: StepPlan | None = None
+        self._idle_s: float | None = None
+        self._exact = True
+        self._ending: tuple[StepPlan | None, StepTiming] | None = None
+        self._preempted: set[str] = set()
+        self._spent_s = 0.0
+
+    # -- a step is scheduled ----------------------------------------------------------------
+
+    def before_schedule(self) -> None:
+        """Plan, preempt, and arrange vLLM's queues so that it can do nothing but the plan.
+
+        Raises:
+            DivergenceError: in strict mode, when the plan admits what there is no room for.
+        """
+        entered_s = time.perf_counter()
+        self._turns += 1
+        now_s = self._clock()
+        for request in self.intake.unblock():
+            self._arrive(request)
+        plan = self._make_plan(now_s)
+        self._preempted.clear()
+        self.step.clear()
+        if plan is not None:
+            planned = plan
+            plan = self.step.apply(plan)
+            if plan is not planned:
+                self._exact = False
+                if self._strict:
+                    raise DivergenceError(
+                        f"step {plan.step} was planned without the blocks for its admissions: "
+                        f"{len(planned.work) - len(plan.work)} had to be put off"
+                    )
+        self._plan = plan if plan is not None and (plan.work or plan.preempt) else None
+        self._spent_s = time.perf_counter() - entered_s
+
+    def after_schedule(self, output: Any) -> None:
+        """Hold what vLLM scheduled against the plan and tell the planner that it began.
+
+        Raises:
+            DivergenceError: in strict mode, when they differ.
+        """
+        entered_s = time.perf_counter()
+        self.step.release()
+        plan, exact = self._plan, self._exact
+        extra = self._preempted
+        if extra and plan is not None:
+            extra = extra.difference(preemption.request_id for preemption in plan.preempt)
+        divergence = find_divergence(
+            self.step.tokens, self.step.hits, output, self._vllm.requests, extra_preempted=extra
+        )
+        if divergence is not None:
+            plan, exact = self._diverged(plan, output, divergence), False
+        self.ledger.scheduled(output, self.intake.is_online)
+        if plan is not None:
+            self.planner.begin(plan)
+            self._count_waiting(plan)
+        now_s = self._clock()
+        self._steps.sent(output, plan, scheduled_s=now_s, exact=exact)
+        if plan is None:
+            self._park(now_s)
+        self._spent_s += time.perf_counter() - entered_s
+
+    def _make_plan(self, now_s: float) -> StepPlan | None:
+        self._exact = True
+        self._idle_s = None
+        if self._vllm._pause_state == PauseState.PAUSED_ALL:  # noqa: SLF001 - vLLM's own state
+            return None
+        plan = self.planner.plan(now_s)
+        self._idle_s = plan.idle_s
+        left_out = [work for work in plan.work if not self._possible(work)]
+        if left_out:
+            self._exact = False
+            plan = replace(plan, work=tuple(w for w in plan.work if w not in left_out))
+        return plan if plan.work or plan.preempt else None
+
+    def _possible(self, work: Work) -> bool:
+        """False for work that vLLM cannot take now, whatever the plan."""
+        if work.admitted:
+            if self._vllm._pause_state != PauseState.UNPAUSED:  # noqa: SLF001 - vLLM's own state
+                return False
+            # Output of a preempted request is still in flight: it may not come back before.
+            return not self._asynchronous or not self._stale(work.request_id)
+        return not self._asynchronous or not self._done_in_flight(work.request_id)
+
+    def _stale(self, request_id: str) -> bool:
+        request = self._vllm.requests[request_id]
+        return bool(request.num_stale_output_tokens and not request.drop_stale_output)
+
+    def _done_in_flight(self, request_id: str) -> bool:
+        """True when the last token that the request may have is already being computed."""
+        request = self._vllm.requests[request_id]
+        pending = request.num_output_placeholders
+        end = min(request.num_prompt_tokens + request.max_tokens, self._vllm.max_model_len)
+        return bool(pending) and request.num_computed_tokens + 2 - pending >= end
+
+    def _diverged(
+        self, plan: StepPlan | None, output: Any, divergence: Divergence
+    ) -> StepPlan | None:
+        self.divergences += 1
+        if self._strict:
+            raise DivergenceError(str(divergence))
+        _log.warning("weir.divergence", detail=str(divergence))
+        planned = {work.request_id: work for work in plan.work} if plan is not None else {}
+        basis = plan if plan is not None else self.planner.plan(self._clock())
+        return actual_plan(basis, planned, self._preempted, output, self._vllm.requests)
+
+    def _count_waiting(self, plan: StepPlan) -> None:
+        for preemption in plan.preempt:
+            self._expect(preemption.request_id)
+        if self.step.hits:
+            for work in plan.work:
+                if work.admitted:
+                    self.ledger.waiting.remove(work.request_id)
+                    self.kv.forget(work.request_id)
+
+    def _park(self, now_s: float) -> None:
+        if self.intake.blocked or self._vllm.grammar_compile_error_reqs:
+            return
+        if self._vllm._pause_state != PauseState.UNPAUSED:  # noqa: SLF001 - vLLM's own state
+            return
+        self.parking.park(
+            now_s,
+            idle_s=self._idle_s,
+            waiting=bool(self.intake.known),
+            online=self.intake.online > 0 and self._steps.computing == 0,
+        )
+
+    # -- a step ended -----------------------------------------------------------------------
+
+    def before_update(self, output: Any) -> None:
+        """The output of a step is there."""
+        self._ending = self._steps.ended(output, self._clock())
+
+    def after_update(self, outputs: dict[int, Any]) -> None:
+        """The output has been processed: tell the planner."""
+        plan, timing = self._ending if self._ending is not None else (None, None)
+        self._ending = None
+        if plan is None or timing is None:
+            return
+        entered_s = time.perf_counter()
+        outcome = read_outcome(outputs, self.intake.known, timing, self.recorder)
+        self.recorder.step(
+            timing.ended_s,
+            duration_s=timing.ended_s - timing.started_s,
+            predicted_s=plan.predicted_s,
+            timed=timing.timed,
+        )
+        self.planner.commit(plan, outcome)
+        for request_id in outcome.finished:
+            self._forget(request_id)
+        self.parking.unpark()
+        self._spent_s += time.perf_counter() - entered_s
+        self.recorder.bridge(timing.ended_s, self._spent_s)
+
+    # -- requests come and go ---------------------------------------------------------------
+
+    def before_add(self, request: Any) -> None:
+        """A request is about to be taken in: note its class."""
+        self.intake.register(request)
+
+    def after_add(self, request: Any) -> None:
+        """It was taken in; once it is ready, the planner may count on it."""
+        if self.intake.is_ready(request):
+            self._arrive(request)
+        self.parking.unpark()
+
+    def after_finish(self, ended: Iterable[Any]) -> None:
+        """Requests ended from outside, wherever they stood."""
+        for request in ended:
+            if not self.intake.is_waiting_for_grammar(request.request_id):
+                self.planner.abort(request.request_id)
+            self._forget(request.request_id)
+        self.parking.unpark()
+
+    def after_free(self, request: Any) -> None:
+        """A request's blocks were given back: it was preempted or has ended."""
+        self.ledger.released(request.request_id)
+        if not request.is_finished():
+            self._preempted.add(request.request_id)
+
+    def after_cache_reset(self, *, done: bool) -> None:
+        """The prefix cache was dropped, perhaps with every request preempted for it."""
+        if done:
+            self.ledger.cache_was_reset()
+        for request_id in self._preempted:
+            request = self._vllm.requests[request_id]
+            if request.status == RequestStatus.PREEMPTED and request_id in self.intake.known:
+                self.planner.resync(
+                    RequestId(request_id),
+                    computed_tokens=0,
+                    output_tokens=request.num_output_tokens,
+                    running=False,
+                )
+        self._preempted.clear()
+        self.parking.unpark()
+
+    def parked(self) -> bool:
+        """True while the engine need not be stepped."""
+        return self.parking.parked
+
+    def unpark(self) -> None:
+        """Something changed: plan again."""
+        self.parking.unpark()
+
+    def now_s(self) -> float:
+        """The scheduler's clock."""
+        return self._clock()
+
+    def set_policy(self, policy: Policy) -> None:
+        """Replace the policy; it binds the next step."""
+        self.planner.set_policy(policy)
+        self._guard(policy)
+        self.parking.unpark()
+
+    def telemetry(self) -> dict[str, Any]:
+        """What the agent is told: plain types, fixed size."""
+        now_s = self._clock()
+        return {
+            **self.planner.telemetry(),
+            **self.recorder.report(now_s),
+            "now_s": now_s,
+            "block_size_tokens": self._block_size,
+            "total_blocks": self.kv.total_blocks,
+            "free_kv_blocks": self.kv.free_blocks,
+            "offline_kv_blocks": self.kv.offline_only_blocks,
+            "online_kv_blocks": (
+                self.kv.total_blocks - self.kv.free_blocks - self.kv.offline_only_blocks
+            ),
+            "evicted_cached_blocks": self.queue.evicted_cached,
+            "turns": self._turns,
+            "divergences": self.divergences,
+            "admissions_put_off": self.step.put_off,
+            "requests": len(self.intake.known),
+            "online_requests": self.intake.online,
+        }
+
+    def latency_profile(self) -> dict[str, Any]:
+        """The planner's latency model as plain data; empty when it has none."""
+        model = getattr(self.planner, "model", None)
+        return {} if model is None else dict(model.state())
+
+    def close(self) -> None:
+        """The engine stops."""
+        self.parking.close()
+
+    def _guard(self, policy: Policy) -> None:
+        """What offline work may not pin is kept for the prefixes that online used last."""
+        self.queue.free.set_guard(max(0, self.kv.total_blocks - policy.offline_kv_blocks))
+
+    def _arrive(self, request: Any) -> None:
+        known = self.intake.known[request.request_id]
+        if request.skip_reading_prefix_cache:
+            self.kv.ignore_cache(known.id)
+        self.planner.add(known)
+        self._expect(known.id)
+
+    def _expect(self, request_id: RequestId) -> None:
+        """A waiting offline request wants its prefix kept."""
+        known = self.intake.known.get(request_id)
+        if known is not None and not known.is_online:
+            full = (known.known_tokens - 1) // self._block_size
+            self.ledger.waiting.add(request_id, known.block_hashes[:full])
+
+    def _forget(self, request_id: str) -> None:
+        self.ledger.waiting.remove(RequestId(request_id))
+        self.kv.forget(RequestId(request_id))
+        self.intake.forget(request_id)

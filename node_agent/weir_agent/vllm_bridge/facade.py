@@ -1,0 +1,139 @@
+"""Two views of one vLLM engine client: the class of a request is the view's, never the client's.
+
+vLLM trusts ``X-Vllm-Priority``, ``priority`` and ``vllm_xargs`` of any HTTP client; both views
+overwrite what those set. The online view belongs to the HTTP server, the offline one to the agent.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from weir_agent.engine import OfflineLine
+from weir_agent.vllm_bridge.messages import ONLINE_TAG, WEIR_KEY, RequestTag
+
+ONLINE_PRIORITY, OFFLINE_PRIORITY = 0, 1
+
+
+@dataclass(kw_only=True, slots=True)
+class Submission:
+    """The offline line on whose behalf the current task calls the engine, and what it hit."""
+
+    line: OfflineLine
+    cached_tokens: int = 0
+
+
+CURRENT: contextvars.ContextVar[Submission | None] = contextvars.ContextVar(
+    "weir_submission", default=None
+)
+
+
+class _View:
+    """Everything of the engine client as it is, except how requests enter."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def add_request(self, *_: object, **__: object) -> None:
+        """Not offered: requests enter by ``generate``.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("requests enter by generate")
+
+    def _enter(
+        self, prompt: object, params: Any, request_id: str, tag: RequestTag, **options: Any
+    ) -> AsyncGenerator[Any, None]:
+        if isinstance(prompt, AsyncGenerator) or hasattr(prompt, "sampling_params"):
+            raise NotImplementedError(  # both carry sampling parameters of their own
+                "streamed and pre-processed prompts are not supported under Weir"
+            )
+        if not hasattr(params, "extra_args"):
+            raise NotImplementedError("beam search is not supported under Weir")
+        params.extra_args = {**(params.extra_args or {}), **tag.as_extra_args()}
+        generation: AsyncGenerator[Any, None] = self._client.generate(
+            prompt, params, request_id, **options
+        )
+        return generation
+
+
+class OnlineView(_View):
+    """What the HTTP server holds: whatever a client claims, its requests are online."""
+
+    def generate(
+        self,
+        prompt: object,
+        sampling_params: Any,
+        request_id: str,
+        **options: Any,
+    ) -> AsyncGenerator[Any, None]:
+        """Outputs of an online request.
+
+        Raises:
+            NotImplementedError: a kind of request that could carry a class of its own.
+        """
+        options["priority"] = ONLINE_PRIORITY
+        return self._enter(prompt, sampling_params, request_id, ONLINE_TAG, **options)
+
+    def encode(self, *args: Any, **options: Any) -> AsyncGenerator[Any, None]:
+        """Outputs of a pooling request, which has no class but online."""
+        options["priority"] = ONLINE_PRIORITY
+        generation: AsyncGenerator[Any, None] = self._client.encode(*args, **options)
+        return generation
+
+
+class OfflineView(_View):
+    """What runs batch lines; every call happens on behalf of the line in ``CURRENT``."""
+
+    async def generate(
+        self,
+        prompt: object,
+        sampling_params: Any,
+        request_id: str,
+        **options: Any,
+    ) -> AsyncGenerator[Any, None]:
+        """Outputs of an offline request.
+
+        Raises:
+            PermissionError: no line is being executed.
+            NotImplementedError: a kind of request that could carry a class of its own.
+        """
+        submission = CURRENT.get()
+        if submission is None:
+            raise PermissionError("the offline view was called outside an offline line")
+        options["priority"] = OFFLINE_PRIORITY
+        generation = self._enter(
+            prompt, sampling_params, request_id, offline_tag(submission.line), **options
+        )
+        async with aclosing(generation):
+            async for output in generation:
+                cached = getattr(output, "num_cached_tokens", None) or 0
+                submission.cached_tokens = max(submission.cached_tokens, cached)
+                yield output
+
+
+def offline_tag(line: OfflineLine) -> RequestTag:
+    """What the scheduler learns of a line."""
+    return RequestTag.model_validate(
+        {
+            "class": "offline",
+            "tenant": line.tenant,
+            "group": line.group,
+            "deadline_s": line.deadline_s,
+            "expected_output_tokens": line.expected_output_tokens,
+            "solo": line.solo,
+        }
+    )
+
+
+def claimed_class(extra_args: dict[str, Any] | None) -> str:
+    """The class that a request's metadata carries."""
+    tag = (extra_args or {}).get(WEIR_KEY) or {}
+    return str(tag.get("class", "online"))

@@ -1,0 +1,112 @@
+"""Requests as they enter the engine: their class, and Weir's record of each.
+
+Requests that wait for a compiled grammar are kept back here until it is ready.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from vllm.v1.request import RequestStatus
+
+from weir_agent.vllm_bridge.base import VllmScheduler
+from weir_agent.vllm_bridge.messages import ONLINE_TAG, read_tag
+from weir_engine.errors import ConfigError
+from weir_engine.ids import RequestClass, RequestId
+from weir_engine.request import Request
+
+_log = structlog.get_logger(__name__)
+
+
+class Intake:
+    """Every request in the engine, by id.
+
+    ``online`` counts the online ones; ``blocked`` wait for their grammar and are not the planner's
+    yet. ``wall`` is the clock that vLLM stamps arrivals with.
+    """
+
+    def __init__(
+        self,
+        vllm: VllmScheduler,
+        *,
+        clock: Callable[[], float],
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._vllm = vllm
+        self._clock = clock
+        self._wall = wall
+        self.known: dict[str, Request] = {}
+        self.blocked: dict[str, Any] = {}
+        self.online = 0
+
+    def is_online(self, request_id: str) -> bool:
+        """True unless the agent said that it is offline."""
+        request = self.known.get(request_id)
+        return request is None or request.is_online
+
+    def register(self, request: Any) -> None:
+        """Make Weir's record of a vLLM request; a tag that cannot be read ends it with an error."""
+        params = request.sampling_params
+        tag = ONLINE_TAG
+        try:
+            tag = read_tag(None if params is None else params.extra_args)
+        except ConfigError as error:
+            self._refuse(request, str(error))
+        if request.resumable:
+            self._refuse(request, "streaming input is not supported under Weir")
+        klass = tag.request_class
+        request.priority = int(klass)  # the class alone decides, whatever the client asked for
+        waited_s = max(0.0, self._wall() - request.arrival_time)
+        room = self._vllm.max_model_len - request.num_prompt_tokens
+        self.known[request.request_id] = Request(
+            id=RequestId(request.request_id),
+            klass=klass,
+            arrival_s=self._clock() - waited_s,
+            prompt_tokens=request.num_prompt_tokens,
+            max_output_tokens=max(1, min(request.max_tokens, room)),
+            block_hashes=request.block_hashes,  # the same list: vLLM appends as tokens come
+            tenant=tag.tenant,
+            group=tag.group,
+            deadline_s=tag.deadline_s,
+            expected_output_tokens=tag.expected_output_tokens,
+            solo=tag.solo,
+        )
+        self.online += klass is RequestClass.ONLINE
+
+    def is_ready(self, request: Any) -> bool:
+        """True when it can be planned at once; else it is kept back until it can."""
+        if request.status == RequestStatus.WAITING:
+            return True
+        self.blocked[request.request_id] = request
+        return False
+
+    def unblock(self) -> list[Any]:
+        """Requests whose grammar has been compiled since the last call."""
+        if not self.blocked:
+            return []
+        ready = [
+            request
+            for request in self.blocked.values()
+            if self._vllm._handle_blocked_waiting_request(request)  # noqa: SLF001 - vLLM's own test
+        ]
+        for request in ready:
+            del self.blocked[request.request_id]
+            self._vllm.deferred_waiting.discard(request)
+        return ready
+
+    def is_waiting_for_grammar(self, request_id: str) -> bool:
+        """True while the planner does not know it."""
+        return request_id in self.blocked
+
+    def forget(self, request_id: str) -> None:
+        """It has ended."""
+        self.blocked.pop(request_id, None)
+        request = self.known.pop(request_id, None)
+        if request is not None:
+            self.online -= request.is_online
+
+    def _refuse(self, request: Any, reason: str) -> None:
+        """End the request with an error in the next step; raising here would end the engine."""
+        _log.warning("weir.request_refused", request_id=request.request_id, reason=reason)
+        self._vllm.grammar_compile_error_reqs.add(request.request_id)

@@ -1,0 +1,152 @@
+"""What the scheduler asks about KV blocks, answered from vLLM's block pool. Reading only.
+
+Counts by class come from ``ledger``; the free list from ``queue``.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from weir_agent.vllm_bridge.ledger import BlockLedger, FindBlock
+from weir_agent.vllm_bridge.queue import Block, ClassedBlockQueue
+from weir_engine.ids import BlockHash, RequestId
+from weir_engine.kv.view import PrefixHit
+from weir_engine.request import Request
+
+NO_HIT = PrefixHit(tokens=0, free_blocks=0)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Found:
+    """A prefix hit as it was found; ``keys`` are the hashes its blocks had then."""
+
+    limit: int
+    blocks: list[Block]
+    keys: list[Any]
+    evictions: int
+    moves: int
+    hashings: int
+    hit: PrefixHit
+
+
+class VllmKv:
+    """``KvView`` over vLLM's KV cache manager with one full-attention group.
+
+    ``find`` gives the block that vLLM would hit for a hash, ``table`` the blocks of a request.
+    Hits are kept by request and checked again only after a block left the cache, got a hash, or
+    moved between free and held.
+    """
+
+    def __init__(
+        self,
+        *,
+        total_blocks: int,
+        block_size_tokens: int,
+        queue: ClassedBlockQueue,
+        ledger: BlockLedger,
+        find: FindBlock,
+        table: Callable[[str], list[Block]],
+    ) -> None:
+        self._total = total_blocks
+        self._block_size = block_size_tokens
+        self._queue = queue
+        self._ledger = ledger
+        self._find = find
+        self._table = table
+        self._found: dict[RequestId, _Found] = {}
+        self._blind: set[RequestId] = set()
+
+    @property
+    def total_blocks(self) -> int:
+        """Usable blocks; vLLM's null block is none."""
+        return self._total
+
+    @property
+    def free_blocks(self) -> int:
+        """Blocks in vLLM's free queue, cached ones included."""
+        return self._queue.free.num_free
+
+    @property
+    def offline_only_blocks(self) -> int:
+        """Blocks referenced by offline requests only."""
+        return self._ledger.offline_only_blocks
+
+    def held_blocks(self, request_id: RequestId) -> int:
+        """Blocks that the request references now."""
+        return len(self._table(request_id))
+
+    def releasable_blocks(self, request_id: RequestId) -> int:
+        """Blocks that only this request references."""
+        return [block.ref_cnt for block in self._table(request_id)].count(1)
+
+    def hit(self, request: Request) -> PrefixHit:
+        """The prefix hit that vLLM would give the request now."""
+        hashes = request.block_hashes
+        limit = min((request.known_tokens - 1) // self._block_size, len(hashes))
+        if limit <= 0 or request.id in self._blind:
+            return NO_HIT
+        found = self._found.get(request.id)
+        if found is None or found.limit != limit or not self._holds(found):
+            blocks: list[Block] = []
+            found = _Found(
+                limit=limit,
+                blocks=blocks,
+                keys=[],
+                evictions=self._queue.evicted_cached,
+                moves=-1,
+                hashings=-1,
+                hit=NO_HIT,
+            )
+            self._found[request.id] = found
+        if found.hashings != self._ledger.hash_epoch:
+            self._extend(found, hashes)
+        if found.moves != self._queue.moves:
+            found.moves = self._queue.moves
+            found.hit = PrefixHit(
+                tokens=len(found.blocks) * self._block_size,
+                free_blocks=[block.ref_cnt for block in found.blocks].count(0),
+            )
+        return found.hit
+
+    def hit_blocks(self, request: Request, tokens: int) -> list[Block]:
+        """The blocks of the first ``tokens`` of the request's hit."""
+        self.hit(request)
+        found = self._found.get(request.id)
+        return [] if found is None else found.blocks[: tokens // self._block_size]
+
+    def next_evicted(self, blocks: int) -> frozenset[BlockHash]:
+        """Hashes that would leave the cache if ``blocks`` blocks were allocated now."""
+        content_hash = self._ledger.content_hash
+        return frozenset(
+            content_hash(block.block_hash)
+            for block in self._queue.next_evicted(blocks)
+            if block.block_hash is not None
+        )
+
+    def ignore_cache(self, request_id: RequestId) -> None:
+        """The request does not read the prefix cache (it asks for prompt log-probabilities)."""
+        self._blind.add(request_id)
+
+    def forget(self, request_id: RequestId) -> None:
+        """The request waits no more: drop what is kept about it."""
+        self._found.pop(request_id, None)
+        self._blind.discard(request_id)
+
+    def _holds(self, found: _Found) -> bool:
+        if found.evictions == self._queue.evicted_cached:
+            return True
+        found.evictions = self._queue.evicted_cached
+        return [block.block_hash for block in found.blocks] == found.keys
+
+    def _extend(self, found: _Found, hashes: list[BlockHash]) -> None:
+        found.hashings = self._ledger.hash_epoch
+        blocks = found.blocks
+        before = len(blocks)
+        for index in range(before, found.limit):
+            block = self._find(hashes[index])
+            if block is None:
+                break
+            blocks.append(block)
+            found.keys.append(block.block_hash)
+        if len(blocks) != before:
+            found.moves = -1

@@ -1,0 +1,56 @@
+"""What became of a step, out of vLLM's outputs; online latencies are recorded on the way.
+
+Reads only; the planner is told by ``driver``.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from weir_agent.vllm_bridge.recorder import Recorder
+from weir_agent.vllm_bridge.steps import StepTiming
+from weir_engine.ids import RequestId
+from weir_engine.request import Request
+from weir_engine.sched.plan import StepOutcome
+
+
+def read_outcome(
+    outputs: Mapping[int, Any],
+    known: Mapping[str, Request],
+    timing: StepTiming,
+    recorder: Recorder,
+) -> StepOutcome:
+    """Tokens and ends of the requests in ``known``; others ended from outside meanwhile.
+
+    ``outputs`` are vLLM's, by client.
+    """
+    tokens: dict[RequestId, int] = {}
+    finished: list[RequestId] = []
+    now_s = timing.ended_s
+    for engine_outputs in outputs.values():
+        for result in engine_outputs.outputs:
+            request = known.get(result.request_id)
+            if request is None:
+                continue
+            if result.new_token_ids:
+                tokens[request.id] = len(result.new_token_ids)
+                if request.is_online:
+                    _record_token(recorder, request, now_s)
+            if result.finish_reason is not None:
+                finished.append(request.id)
+                if request.is_online and request.output_tokens:
+                    spent_s = now_s - request.arrival_s
+                    recorder.tpot.add(now_s, spent_s / request.output_tokens)
+    return StepOutcome(
+        started_s=timing.started_s,
+        ended_s=now_s,
+        tokens=tokens,
+        finished=frozenset(finished),
+        timed=timing.timed,
+    )
+
+
+def _record_token(recorder: Recorder, request: Request, now_s: float) -> None:
+    if request.first_token_s is None:
+        recorder.ttft.add(now_s, now_s - request.arrival_s)
+    elif request.last_token_s is not None:
+        recorder.tbt.add(now_s, now_s - request.last_token_s)

@@ -1,0 +1,94 @@
+"""The scheduler that the bridge drives, as it sees it, and how it is built from settings.
+
+The decisions are ``weir_engine``'s.
+"""
+
+import random
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from weir_agent.vllm_bridge.messages import BridgeSettings
+from weir_engine import presets
+from weir_engine.config import ONLINE_ONLY, EngineShape, Policy
+from weir_engine.ids import RequestId
+from weir_engine.kv.view import KvView
+from weir_engine.latency import models
+from weir_engine.pool.offline_pool import OfflinePool
+from weir_engine.pool.simple_orders import FcfsOrder
+from weir_engine.request import Request
+from weir_engine.sched.plan import StepOutcome, StepPlan
+from weir_engine.sched.selection import OfflineOrder
+
+
+class Planner(Protocol):
+    """What the bridge needs of ``weir_engine.sched.scheduler.Scheduler``."""
+
+    def add(self, request: Request) -> None:
+        """A request arrives."""
+        ...
+
+    def abort(self, request_id: RequestId) -> None:
+        """A request ends from outside."""
+        ...
+
+    def set_policy(self, policy: Policy) -> None:
+        """Replace the policy."""
+        ...
+
+    def plan(self, now_s: float) -> StepPlan:
+        """Decide the next step; changes nothing."""
+        ...
+
+    def begin(self, plan: StepPlan) -> None:
+        """The plan was sent to the engine."""
+        ...
+
+    def commit(self, plan: StepPlan, outcome: StepOutcome) -> None:
+        """The step ended."""
+        ...
+
+    def resync(
+        self, request_id: RequestId, *, computed_tokens: int, output_tokens: int, running: bool
+    ) -> None:
+        """Take the engine's word for a request."""
+        ...
+
+    def telemetry(self) -> dict[str, Any]:
+        """Sums and levels as plain types."""
+        ...
+
+
+PlannerFactory = Callable[[BridgeSettings, EngineShape, KvView, Policy], Planner]
+
+
+def build_planner(
+    settings: BridgeSettings, shape: EngineShape, kv: KvView, policy: Policy = ONLINE_ONLY
+) -> Planner:
+    """The scheduler of the settings' preset.
+
+    Raises:
+        ConfigError: the preset or the saved latency profile is not usable.
+    """
+    model = None
+    if settings.profile is not None:
+        model = models.create(str(settings.profile.get("model", "")), settings.profile)
+    return presets.build_scheduler(
+        settings.preset,
+        shape=shape,
+        slos=[slo.slo() for slo in settings.slos],
+        kv=kv,
+        model=model,
+        pool=_offline_order(settings),
+        policy=policy,
+        static_budget_s=settings.static_budget_s,
+    )
+
+
+def _offline_order(settings: BridgeSettings) -> OfflineOrder:
+    if settings.offline_order == "arrival":
+        return FcfsOrder()
+    return OfflinePool(
+        utility_ratio=settings.utility_ratio,
+        stale_s=settings.stale_s,
+        rng=random.Random(settings.seed).random,  # noqa: S311 - an order, not a secret
+    )

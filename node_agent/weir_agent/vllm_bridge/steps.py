@@ -1,0 +1,77 @@
+"""Steps between the moment they are scheduled and the moment their output is processed.
+
+Measures how long each took. Several may be in flight; they end in the order they were scheduled.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from weir_engine.sched.plan import StepPlan
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepTiming:
+    """When a step ran on the device, as seen from the scheduler, in seconds of its clock.
+
+    ``timed`` is False when the duration says nothing about the step.
+    """
+
+    started_s: float
+    ended_s: float
+    timed: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class _InFlight:
+    output: Any  # keeps the object alive, so that its id stays its own
+    plan: StepPlan | None
+    scheduled_s: float
+    exact: bool
+
+
+class StepLog:
+    """Steps in flight.
+
+    A step starts when it was scheduled or when the one before it ended, whichever is later. With
+    ``asynchronous`` scheduling a step that was queued behind nothing is not timed: what was
+    measured includes the engine's start from idle. The first ``warm_up`` steps are not timed.
+    """
+
+    def __init__(self, *, asynchronous: bool, warm_up: int = 1) -> None:
+        self._asynchronous = asynchronous
+        self._cold = warm_up
+        self._in_flight: dict[int, _InFlight] = {}
+        self._computing = 0
+        self._ended_s = 0.0
+
+    @property
+    def computing(self) -> int:
+        """Steps in flight that compute something."""
+        return self._computing
+
+    def sent(
+        self, output: object, plan: StepPlan | None, *, scheduled_s: float, exact: bool
+    ) -> None:
+        """A step was sent; ``exact`` when the engine does precisely what ``plan.shape`` says.
+
+        ``plan`` is None for a step that computes nothing.
+        """
+        self._in_flight[id(output)] = _InFlight(
+            output=output,
+            plan=plan,
+            scheduled_s=scheduled_s,
+            exact=exact and not (self._asynchronous and self._computing == 0),
+        )
+        self._computing += plan is not None
+
+    def ended(self, output: object, now_s: float) -> tuple[StepPlan | None, StepTiming]:
+        """The step with that output has ended; its plan and its times. Unknown ones have none."""
+        step = self._in_flight.pop(id(output), None)
+        if step is None or step.plan is None:
+            return None, StepTiming(started_s=now_s, ended_s=now_s, timed=False)
+        started_s = max(step.scheduled_s, self._ended_s)
+        self._ended_s = now_s
+        self._computing -= 1
+        timed = step.exact and self._cold == 0
+        self._cold = max(self._cold - 1, 0)
+        return step.plan, StepTiming(started_s=started_s, ended_s=now_s, timed=timed)

@@ -1,0 +1,74 @@
+"""Who references each KV block, by class, and which hash it holds. Flat lists by block id.
+
+Order of eviction belongs to ``free_list``, lookup by hash to ``prefix_index``.
+"""
+
+from weir_engine.errors import InvariantError
+from weir_engine.ids import BlockHash
+
+
+class BlockTable:
+    """Online and offline reference counts and the hash of every block.
+
+    ``offline_only`` counts the blocks that are offline's alone: what the offline threshold bounds.
+    A block that online references as well is online's, and stays so after the online request ended
+    until nobody references it: an online request that ends must not push offline work over its
+    threshold. Cached blocks that nobody references are in neither class.
+    """
+
+    __slots__ = ("_adopted", "_offline", "_online", "hashes", "offline_only", "references")
+
+    def __init__(self, total_blocks: int) -> None:
+        self._online = [0] * total_blocks
+        self._offline = [0] * total_blocks
+        self._adopted = bytearray(total_blocks)  # 1: online referenced it since it was last free
+        self.references = [0] * total_blocks  # both classes; kept for speed
+        self.hashes: list[BlockHash | None] = [None] * total_blocks
+        self.offline_only = 0
+
+    def online(self, block: int) -> int:
+        """Online requests that reference the block."""
+        return self._online[block]
+
+    def offline(self, block: int) -> int:
+        """Offline requests that reference the block."""
+        return self._offline[block]
+
+    def adopted(self, block: int) -> bool:
+        """True when the block counts as online's: online referenced it since it was last free."""
+        return self._adopted[block] == 1
+
+    def take(self, block: int, *, online: bool) -> None:
+        """Count one more reference of that class."""
+        first = not self.references[block]
+        self.references[block] += 1
+        if online:
+            if not first and not self._adopted[block]:
+                self.offline_only -= 1
+            self._adopted[block] = 1
+            self._online[block] += 1
+        else:
+            if first:
+                self.offline_only += 1
+            self._offline[block] += 1
+
+    def release(self, block: int, *, online: bool) -> bool:
+        """Count one reference less; True when none is left.
+
+        Raises:
+            InvariantError: the class has no reference to give back.
+        """
+        counts = self._online if online else self._offline
+        if counts[block] < 1:
+            raise InvariantError(
+                f"block {block} has {self._online[block]} online and {self._offline[block]} "
+                f"offline references, and one more was given back (online: {online})"
+            )
+        counts[block] -= 1
+        self.references[block] -= 1
+        if self.references[block]:
+            return False
+        if not self._adopted[block]:
+            self.offline_only -= 1
+        self._adopted[block] = 0
+        return True

@@ -1,0 +1,361 @@
+"""The KV blocks of one engine: allocation, prefix cache, eviction, counts by class.
+
+Used by the simulator and by weir_torch; under vLLM its own block pool takes this place. What to
+admit or preempt is the scheduler's decision: an allocation that does not fit is an error here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from weir_engine.errors import (
+    CapacityError,
+    ConfigError,
+    InvariantError,
+    UnknownRequestError,
+)
+from weir_engine.ids import BlockHash, RequestClass, RequestId
+from weir_engine.kv.audit import audit
+from weir_engine.kv.block import BlockTable
+from weir_engine.kv.eviction import EvictionPolicy
+from weir_engine.kv.free_list import ClassedFreeList
+from weir_engine.kv.prefix_index import PrefixIndex
+from weir_engine.kv.references import ReferenceCounter
+from weir_engine.kv.reserve import blocks_for
+from weir_engine.kv.usage import HitCounts, KvUsage
+from weir_engine.kv.view import PrefixHit
+from weir_engine.request import Request
+
+
+@dataclass(kw_only=True, slots=True)
+class Holding:
+    """The blocks of one running request, in the order of its tokens.
+
+    ``hashed`` of them, from the start, were offered to the prefix index.
+    """
+
+    online: bool
+    blocks: list[int]
+    hashed: int
+
+
+class KvManager:
+    """Fixed-size KV blocks with a prefix cache, shared by online and offline requests.
+
+    Each block counts its online and its offline references; it is free when it has none, and then
+    keeps its hash until it is evicted. A block that online adopts counts as online's until it is
+    free, and is evicted as online's until its hash is reset. A call that raises has changed
+    nothing. ``guard_blocks``: see ``set_guard``.
+
+    Raises:
+        ConfigError: no blocks, or a block of no tokens.
+    """
+
+    def __init__(
+        self,
+        *,
+        total_blocks: int,
+        block_size_tokens: int,
+        eviction: EvictionPolicy | None = None,
+        guard_blocks: int = 0,
+    ) -> None:
+        if total_blocks < 1 or block_size_tokens < 1:
+            raise ConfigError(
+                "total_blocks and block_size_tokens must be 1 or more, got "
+                f"{total_blocks} and {block_size_tokens}"
+            )
+        self._total = total_blocks
+        self._block_size = block_size_tokens
+        self._table = BlockTable(total_blocks)
+        self._free = ClassedFreeList(total_blocks, policy=eviction, guard_blocks=guard_blocks)
+        self._index = PrefixIndex()
+        self._waiting = ReferenceCounter(self._on_references)
+        self._holdings: dict[RequestId, Holding] = {}
+        self._hits: dict[RequestId, tuple[int, PrefixHit]] = {}  # emptied by every change
+        self._next_evicted: dict[int, frozenset[BlockHash]] = {}  # likewise
+        self._hit_counts = {klass: [0, 0, 0] for klass in RequestClass}
+        self._evicted_cached = 0
+
+    # -- reading (KvView) -------------------------------------------------------------------
+
+    @property
+    def total_blocks(self) -> int:
+        """Blocks there are in all."""
+        return self._total
+
+    @property
+    def block_size_tokens(self) -> int:
+        """Tokens a block holds."""
+        return self._block_size
+
+    @property
+    def free_blocks(self) -> int:
+        """Blocks held by no request; cached ones are included, they can be evicted."""
+        return self._free.num_free
+
+    @property
+    def offline_only_blocks(self) -> int:
+        """Blocks referenced by offline requests, by no online one since they were last free."""
+        return self._table.offline_only
+
+    def held_blocks(self, request_id: RequestId) -> int:
+        """Blocks that the request references now; 0 for one that is not running."""
+        holding = self._holdings.get(request_id)
+        return 0 if holding is None else len(holding.blocks)
+
+    def releasable_blocks(self, request_id: RequestId) -> int:
+        """Blocks that only this request references."""
+        holding = self._holdings.get(request_id)
+        if holding is None:
+            return 0
+        references = self._table.references
+        return [references[block] for block in holding.blocks].count(1)
+
+    def hit(self, request: Request) -> PrefixHit:
+        """The prefix hit that an admission now would get: at most the known tokens - 1."""
+        limit = min((request.known_tokens - 1) // self._block_size, len(request.block_hashes))
+        known = self._hits.get(request.id)
+        if known is not None and known[0] == limit:
+            return known[1]
+        found = self._index.match(request.block_hashes, limit)
+        references = self._table.references
+        hit = PrefixHit(
+            tokens=len(found) * self._block_size,
+            free_blocks=[references[block] for block in found].count(0),
+        )
+        self._hits[request.id] = (limit, hit)
+        return hit
+
+    def is_cached(self, block_hash: object) -> bool:
+        """True when a computed block of that hash is in the cache."""
+        return block_hash in self._index
+
+    def next_evicted(self, blocks: int) -> frozenset[BlockHash]:
+        """Hashes that would leave the cache if ``blocks`` blocks were allocated now."""
+        known = self._next_evicted.get(blocks)
+        if known is None:
+            hashes = self._table.hashes
+            first = (hashes[block] for block in islice(self._free, blocks))
+            known = frozenset(block_hash for block_hash in first if block_hash is not None)
+            self._next_evicted[blocks] = known
+        return known
+
+    def blocks(self, request_id: RequestId) -> tuple[int, ...]:
+        """The request's block table; empty for one that is not running."""
+        holding = self._holdings.get(request_id)
+        return () if holding is None else tuple(holding.blocks)
+
+    def hit_counts(self, klass: RequestClass) -> HitCounts:
+        """Prefix hits of a class since the start."""
+        asked, found, resumed = self._hit_counts[klass]
+        return HitCounts(asked_tokens=asked, hit_tokens=found, resumed_tokens=resumed)
+
+    def usage(self) -> KvUsage:
+        """Blocks by use now. Walks the free list: for telemetry, not for planning."""
+        free = self._free.num_free
+        return KvUsage(
+            total_blocks=self._total,
+            free_blocks=free,
+            cached_free_blocks=sum(self._free.label(block).cached for block in self._free),
+            online_blocks=self._total - free - self._table.offline_only,
+            offline_only_blocks=self._table.offline_only,
+            evicted_cached_blocks=self._evicted_cached,
+        )
+
+    # -- changing ---------------------------------------------------------------------------
+
+    def set_guard(self, blocks: int) -> None:
+        """Guard so many recent online blocks, where the eviction policy has a guard."""
+        self._free.set_guard(blocks)
+        self._changed()
+
+    def expect(self, request: Request) -> None:
+        """Count a waiting offline request's prompt: blocks that it wants are kept longer.
+
+        Its admission, ``free`` and ``forget`` end the count; ``preempt`` starts it again. Online
+        requests are not counted.
+
+        Raises:
+            DuplicateRequestError: it is counted already.
+        """
+        if not request.is_online:
+            self._waiting.add(request.id, self._full_hashes(request))
+
+    def forget(self, request_id: RequestId) -> None:
+        """Count a waiting request no longer: it was handed back or cancelled."""
+        self._waiting.remove(request_id)
+
+    def allocate(self, request: Request, *, new_tokens: int, hit: PrefixHit | None = None) -> int:
+        """Give the request the blocks to compute ``new_tokens`` more; returns how many were taken.
+
+        A request without blocks is admitted: it takes the blocks of ``hit`` (None: no hit), then
+        fresh ones. A running one takes what it lacks beyond its computed tokens; ``hit`` is None.
+
+        Raises:
+            CapacityError: not enough blocks are free; the plan counted wrong.
+            InvariantError: the hit is not there (any more), or a running request states one.
+        """
+        holding = self._holdings.get(request.id)
+        if holding is None:
+            return self._admit(request, new_tokens, hit)
+        if hit is not None and hit.tokens:
+            raise InvariantError(
+                f"request {request.id} holds {len(holding.blocks)} blocks and states a hit of "
+                f"{hit.tokens} tokens; only an admission has a hit"
+            )
+        needed = blocks_for(request.computed_tokens + new_tokens, self._block_size)
+        lacking = max(0, needed - len(holding.blocks))
+        if lacking:
+            self._check_room(request, lacking)
+            holding.blocks += self._take_fresh(lacking, online=holding.online)
+        return lacking
+
+    def commit(self, request: Request) -> None:
+        """Put the request's full computed blocks into the prefix index, as far as hashes are known.
+
+        Call it after each step, when ``computed_tokens`` has been raised. A block whose content
+        another block already holds stays private.
+
+        Raises:
+            UnknownRequestError: it holds no blocks.
+            InvariantError: it computed more tokens than its blocks hold.
+        """
+        holding = self._holding(request.id)
+        full = request.computed_tokens // self._block_size
+        if blocks_for(request.computed_tokens, self._block_size) > len(holding.blocks):
+            raise InvariantError(
+                f"request {request.id} computed {request.computed_tokens} tokens in "
+                f"{len(holding.blocks)} blocks of {self._block_size}"
+            )
+        upto = min(full, len(request.block_hashes))
+        if upto <= holding.hashed:
+            return
+        for at in range(holding.hashed, upto):
+            self._cache(holding.blocks[at], request.block_hashes[at], online=holding.online)
+        holding.hashed = upto
+        self._changed()
+
+    def free(self, request_id: RequestId) -> int:
+        """Take all blocks of a request that ended; returns how many became free.
+
+        The count of a waiting request ends too. A request that holds nothing is no error.
+        """
+        self._waiting.remove(request_id)
+        holding = self._holdings.pop(request_id, None)
+        if holding is None:
+            return 0
+        self._changed()
+        released = 0
+        for block in reversed(holding.blocks):  # the end of a prefix is evicted before its start
+            if self._table.release(block, online=holding.online):
+                self._free.append(block)
+                released += 1
+        return released
+
+    def preempt(self, request: Request) -> int:
+        """Take all blocks of a running request that will resume; returns how many became free.
+
+        What it computed in full blocks stays in the cache until evicted, and an offline request
+        counts as waiting for it.
+
+        Raises:
+            UnknownRequestError: it holds no blocks.
+        """
+        self._holding(request.id)
+        released = self.free(request.id)
+        self.expect(request)
+        return released
+
+    def check(self) -> None:
+        """Verify that every sum adds up. O(blocks): for tests and debugging.
+
+        Raises:
+            InvariantError: with the numbers that disagree.
+        """
+        audit(
+            table=self._table,
+            free=self._free,
+            index=self._index,
+            holdings={
+                request_id: (holding.blocks, holding.online)
+                for request_id, holding in self._holdings.items()
+            },
+        )
+
+    # -- parts ------------------------------------------------------------------------------
+
+    def _holding(self, request_id: RequestId) -> Holding:
+        holding = self._holdings.get(request_id)
+        if holding is None:
+            raise UnknownRequestError(f"request {request_id} holds no KV blocks; allocate first")
+        return holding
+
+    def _changed(self) -> None:
+        self._hits.clear()
+        self._next_evicted.clear()
+
+    def _full_hashes(self, request: Request) -> Sequence[BlockHash]:
+        return request.block_hashes[: (request.known_tokens - 1) // self._block_size]
+
+    def _admit(self, request: Request, new_tokens: int, hit: PrefixHit | None) -> int:
+        expected = 0 if hit is None else hit.tokens // self._block_size
+        limit = min((request.known_tokens - 1) // self._block_size, expected)
+        found = self._index.match(request.block_hashes, limit) if limit > 0 else []
+        if len(found) != expected:
+            raise InvariantError(
+                f"request {request.id} was to find {expected} cached blocks and found {len(found)}"
+            )
+        fresh = blocks_for(expected * self._block_size + new_tokens, self._block_size) - expected
+        references = self._table.references
+        revived = [references[block] for block in found].count(0)
+        self._check_room(request, fresh + revived)
+        online = request.is_online
+        for block in found:
+            if not references[block]:
+                self._free.remove(block)
+            self._table.take(block, online=online)
+            if online:
+                self._free.mark_online(block)
+        self._waiting.remove(request.id)
+        taken = self._take_fresh(fresh, online=online)
+        self._holdings[request.id] = Holding(online=online, blocks=found + taken, hashed=expected)
+        counts = self._hit_counts[request.klass]
+        if request.preemptions:
+            counts[2] += expected * self._block_size
+        else:
+            counts[0] += request.known_tokens
+            counts[1] += expected * self._block_size
+        self._changed()
+        return fresh + revived
+
+    def _check_room(self, request: Request, blocks: int) -> None:
+        if blocks > self._free.num_free:
+            raise CapacityError(
+                f"request {request.id} needs {blocks} KV blocks and {self._free.num_free} of "
+                f"{self._total} are free; preempt first"
+            )
+
+    def _take_fresh(self, count: int, *, online: bool) -> list[int]:
+        blocks = self._free.popleft_n(count)
+        hashes = self._table.hashes
+        for block in blocks:
+            block_hash = hashes[block]
+            if block_hash is not None:
+                self._index.drop(block_hash, block)
+                hashes[block] = None
+                self._evicted_cached += 1
+            self._table.take(block, online=online)
+        self._changed()
+        return blocks
+
+    def _cache(self, block: int, block_hash: BlockHash, *, online: bool) -> None:
+        if not self._index.put(block_hash, block):
+            return
+        self._table.hashes[block] = block_hash
+        self._free.mark_cached(block, online=online, references=self._waiting.count(block_hash))
+
+    def _on_references(self, block_hash: BlockHash, references: int) -> None:
+        block = self._index.get(block_hash)
+        if block is not None:
+            self._free.set_references(block, references)
+            self._next_evicted.clear()

@@ -1,0 +1,79 @@
+"""How many offline requests that have not started yet want each block hash (Echo's RC).
+
+Which blocks hold a hash is the listener's business.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from weir_engine.errors import DuplicateRequestError
+from weir_engine.ids import BlockHash, RequestId
+
+ReferenceListener = Callable[[BlockHash, int], None]
+"""Told a hash and its new count, for every hash of the request that came or went."""
+
+
+class ReferenceCounter:
+    """Counts of waiting or windowed offline requests, by block hash of their prompts.
+
+    A request is added when it becomes known and removed when it starts, ends or is handed back.
+    The listener hears of hashes from the end of the prompt to its start, so that of equally ranked
+    blocks the start of a prefix is re-ranked last and evicted last.
+
+    Source: Echo §4.2, reference counts. Echo also counts running requests; their blocks are held,
+    not free, so here they need no count.
+    """
+
+    __slots__ = ("_counts", "_hashes", "_listener")
+
+    def __init__(self, listener: ReferenceListener | None = None) -> None:
+        self._counts: dict[BlockHash, int] = {}
+        self._hashes: dict[RequestId, tuple[BlockHash, ...]] = {}
+        self._listener = listener
+
+    def __len__(self) -> int:
+        """Requests counted."""
+        return len(self._hashes)
+
+    def __contains__(self, request_id: RequestId) -> bool:
+        return request_id in self._hashes
+
+    def count(self, block_hash: BlockHash) -> int:
+        """Requests whose prompt holds that hash."""
+        return self._counts.get(block_hash, 0)
+
+    def add(self, request_id: RequestId, block_hashes: Sequence[BlockHash]) -> None:
+        """Count a request's prompt hashes.
+
+        Raises:
+            DuplicateRequestError: it is counted already.
+        """
+        if request_id in self._hashes:
+            raise DuplicateRequestError(f"request {request_id} is already counted; remove it first")
+        # A hash may stand once in a prompt: it is chained over everything before it.
+        hashes = tuple(dict.fromkeys(block_hashes))
+        self._hashes[request_id] = hashes
+        counts = self._counts
+        for block_hash in hashes:
+            counts[block_hash] = counts.get(block_hash, 0) + 1
+        self._tell(hashes)
+
+    def remove(self, request_id: RequestId) -> bool:
+        """Count a request no longer; False if it was not counted, which is no error."""
+        hashes = self._hashes.pop(request_id, None)
+        if hashes is None:
+            return False
+        counts = self._counts
+        for block_hash in hashes:
+            left = counts[block_hash] - 1
+            if left:
+                counts[block_hash] = left
+            else:
+                del counts[block_hash]
+        self._tell(hashes)
+        return True
+
+    def _tell(self, hashes: Iterable[BlockHash]) -> None:
+        if self._listener is None:
+            return
+        for block_hash in reversed(tuple(hashes)):
+            self._listener(block_hash, self._counts.get(block_hash, 0))

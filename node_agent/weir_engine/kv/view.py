@@ -1,0 +1,61 @@
+"""What the scheduler may ask about KV blocks, whoever manages them.
+
+The simulator and weir_torch answer with ``kv.manager.KvManager``; the vLLM bridge answers from
+vLLM's own block pool. Reading only: nothing here changes a block.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from weir_engine.ids import BlockHash, RequestId
+from weir_engine.request import Request
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrefixHit:
+    """What a request would find in the cache if it were admitted now.
+
+    ``tokens`` is a multiple of the block size and at most the known tokens - 1. ``free_blocks`` of
+    the blocks found lie in the free list: taking them lowers the free count like an allocation.
+    """
+
+    tokens: int
+    free_blocks: int
+
+
+class KvView(Protocol):
+    """The KV state that a plan is made from."""
+
+    @property
+    def total_blocks(self) -> int:
+        """Blocks there are in all."""
+        ...
+
+    @property
+    def free_blocks(self) -> int:
+        """Blocks held by no request; cached ones are included, they can be evicted."""
+        ...
+
+    @property
+    def offline_only_blocks(self) -> int:
+        """Blocks that are offline's alone: what the threshold bounds.
+
+        Referenced by offline requests, and by no online one since the block was last free.
+        """
+        ...
+
+    def held_blocks(self, request_id: RequestId) -> int:
+        """Blocks that the request references now; 0 for one that is not running."""
+        ...
+
+    def releasable_blocks(self, request_id: RequestId) -> int:
+        """Blocks that would become free if the request were preempted now."""
+        ...
+
+    def hit(self, request: Request) -> PrefixHit:
+        """The prefix hit that an admission now would get."""
+        ...
+
+    def next_evicted(self, blocks: int) -> frozenset[BlockHash]:
+        """Hashes that would leave the cache if ``blocks`` blocks were allocated now."""
+        ...

@@ -1,0 +1,82 @@
+"""Least squares weighted to relative error, robust to outliers, with coefficients of 0 or more.
+
+Arrays in, coefficients out. Never in the path of ``plan``.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+_ROUNDS = 5
+_HUBER = 1.0  # in robust standard deviations: low, so that the fit is close to the median
+_SMALLEST_SPREAD = 0.005
+_RIDGE = 1e-4
+
+
+def fit_relative(
+    features: Array, seconds: Array, weights: Array, prior: Array, ridge: float = _RIDGE
+) -> Array:
+    """Coefficients, none negative, that keep |features @ c / seconds - 1| small for most rows.
+
+    Shapes ``(rows, columns)``, ``(rows,)``, ``(rows,)``, ``(columns,)``; ``seconds`` above 0,
+    ``weights`` 0 or more. Directions that the rows do not tell apart stay at ``prior``, scaled as a
+    whole to the rows, so constant or collinear data cannot make coefficients explode.
+    """
+    guess = features @ prior
+    known = guess > 0
+    scale = float(np.median(seconds[known] / guess[known])) if known.any() else 1.0
+    target = prior * scale
+    # Dividing by the measured value first bounds what an overlong step can do to the start.
+    size, trust = seconds, weights
+    coefficients = target
+    for _ in range(_ROUNDS):
+        coefficients = _solve(features, seconds, trust / (size * size), target, ridge)
+        size = np.maximum(features @ coefficients, 1e-9)
+        residual = np.abs(seconds / size - 1.0)
+        spread = max(1.4826 * float(np.median(residual)), _SMALLEST_SPREAD)
+        trust = weights * np.minimum(1.0, _HUBER * spread / np.maximum(residual, 1e-12))
+    return coefficients
+
+
+def _solve(features: Array, seconds: Array, weights: Array, target: Array, ridge: float) -> Array:
+    """Weighted least squares with a ridge towards ``target``, in columns of unit size."""
+    total = float(weights.sum())
+    if total <= 0:
+        return target
+    weighted = features * (weights / total)[:, None]
+    gram = weighted.T @ features
+    column = np.sqrt(np.diag(gram))
+    column[column <= 0] = 1.0  # never seen: the ridge alone holds it at the target
+    gram = gram / np.outer(column, column) + ridge * np.eye(len(target))
+    moment = (weighted.T @ seconds) / column + ridge * target * column
+    solution: Array = nonnegative(gram, moment) / column
+    return solution
+
+
+def nonnegative(gram: Array, moment: Array) -> Array:
+    """The x >= 0 that minimises x.gram.x / 2 - moment.x, for a positive definite ``gram``.
+
+    Source: Lawson & Hanson's active set, on the normal equations (Bro & de Jong 1997).
+    """
+    size = len(moment)
+    solution = np.zeros(size)
+    free = np.zeros(size, dtype=bool)
+    for _ in range(10 * size):
+        gradient = moment - gram @ solution
+        candidates = ~free & (gradient > 1e-12 * float(np.abs(moment).max(initial=1e-300)))
+        if not candidates.any():
+            break
+        free[int(np.argmax(np.where(candidates, gradient, -np.inf)))] = True
+        while True:
+            trial = np.zeros(size)
+            trial[free] = np.linalg.solve(gram[np.ix_(free, free)], moment[free])
+            negative = free & (trial <= 0)
+            if not negative.any():
+                solution = trial
+                break
+            ratio = solution[negative] / np.maximum(solution[negative] - trial[negative], 1e-300)
+            solution = solution + float(ratio.min()) * (trial - solution)
+            free &= solution > 1e-15
+            solution[~free] = 0.0
+    return solution

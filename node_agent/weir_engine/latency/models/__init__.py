@@ -1,0 +1,33 @@
+"""Latency models behind one protocol, one file a source; ``create`` makes one by name.
+
+Scalar floats only on the way to a prediction: ``plan`` asks hundreds of times a step.
+"""
+
+from collections.abc import Mapping
+
+from weir_engine.errors import ConfigError
+from weir_engine.latency.models.attention import AttentionModel
+from weir_engine.latency.models.base import LatencyModel
+from weir_engine.latency.models.hygen import HygenModel
+from weir_engine.latency.models.linear import LinearModel
+
+__all__ = ["AttentionModel", "HygenModel", "LatencyModel", "LinearModel", "create"]
+
+_BY_NAME: dict[str, type[LinearModel]] = {
+    AttentionModel.name: AttentionModel,
+    HygenModel.name: HygenModel,
+}
+
+
+def create(
+    name: str = AttentionModel.name, state: Mapping[str, object] | None = None
+) -> LinearModel:
+    """A latency model by name, warmed by a saved ``state`` where one of the same model is given.
+
+    Raises:
+        ConfigError: an unknown name, or a state that is malformed or of another model.
+    """
+    if name not in _BY_NAME:
+        raise ConfigError(f"latency.model is {name!r}: give one of {', '.join(sorted(_BY_NAME))}")
+    kind = _BY_NAME[name]
+    return kind() if state is None else kind.from_state(state)

@@ -1,0 +1,71 @@
+"""Weir's own linear model: the attention of a prefill over its history is a feature."""
+
+from typing import ClassVar
+
+from typing_extensions import override
+
+from weir_engine.latency.features import EMPTY_SHAPE, StepShape
+from weir_engine.latency.models.linear import LinearModel
+
+
+class AttentionModel(LinearModel):
+    """T = c + S_p + history pairs + N_p + N_d + S_d, each with its coefficient.
+
+    Unlike HyGen's squares, the pairs n * (p + n / 2) tell a chunk late in a long prompt from an
+    early one, and costs of requests add up.
+    """
+
+    name: ClassVar[str] = "attention"
+    features_by_name: ClassVar[tuple[str, ...]] = (
+        "constant",
+        "prefill_tokens",
+        "prefill_history",
+        "prefill_requests",
+        "decode_requests",
+        "decode_context",
+    )
+    defaults: ClassVar[tuple[float, ...]] = (7.5e-3, 4.5e-4, 1.3e-7, 2e-4, 6e-4, 1.4e-6)
+
+    @override
+    def features(self, shape: StepShape) -> tuple[float, ...]:
+        return (
+            1.0,
+            float(shape.prefill_tokens),
+            float(shape.prefill_history),
+            float(shape.prefill_requests),
+            float(shape.decode_requests),
+            float(shape.decode_context),
+        )
+
+    @override
+    def predict(self, shape: StepShape) -> float:
+        if shape.is_empty:
+            return 0.0
+        return (
+            self._constant
+            + self._prefill * shape.prefill_tokens
+            + self._history * shape.prefill_history
+            + self._prefills * shape.prefill_requests
+            + self._decodes * shape.decode_requests
+            + self._context * shape.decode_context
+        )
+
+    @override
+    def decode_cost(self, context_tokens: int, shape: StepShape = EMPTY_SHAPE) -> float:
+        return self._decodes + self._context * context_tokens
+
+    @override
+    def _prefill_terms(self, shape: StepShape, computed_tokens: int) -> tuple[float, float, float]:
+        half = self._history / 2
+        return self._prefills, self._prefill + self._history * computed_tokens, half
+
+    @override
+    def _unpack(self) -> None:
+        (
+            self._constant,
+            self._prefill,
+            self._history,
+            self._prefills,
+            self._decodes,
+            self._context,
+        ) = self._values

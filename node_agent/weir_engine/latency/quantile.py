@@ -1,0 +1,147 @@
+"""How far steps overrun their prediction: quantiles of actual / predicted, by size of the step.
+
+Sliding windows, so that a machine that turns noisy is believed within a few hundred steps.
+"""
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import ceil, exp, isfinite, log2
+from statistics import NormalDist
+
+from weir_engine.errors import ConfigError
+
+_SMALLEST_S = 2.0**-11  # the first knot: shorter steps share its ratio
+_PER_OCTAVE = 2
+_KNOTS = 33  # up to 32 s
+_KNOT_S: tuple[float, ...] = tuple(_SMALLEST_S * 2 ** (i / _PER_OCTAVE) for i in range(_KNOTS))
+_PRIOR_SIGMA = 0.1  # log-normal spread believed before anything was measured
+_LOWEST, _HIGHEST = 0.5, 20.0
+_REBUILD_EVERY = 16
+_MEDIAN = 0.5
+
+
+@dataclass(slots=True)
+class _Window:
+    """The newest ratios, also kept sorted: adding is O(size), reading a quantile O(1)."""
+
+    size: int
+    ratios: deque[float] = field(default_factory=deque)
+    ordered: list[float] = field(default_factory=list)
+
+    def add(self, ratio: float) -> None:
+        if len(self.ratios) == self.size:
+            del self.ordered[bisect_left(self.ordered, self.ratios.popleft())]
+        self.ratios.append(ratio)
+        insort(self.ordered, ratio)
+
+    def quantile(self, q: float) -> float:
+        """The smallest ratio that covers a fraction q of future ones (conformal rank)."""
+        rank = ceil((len(self.ordered) + 1) * q) - 1
+        return self.ordered[min(max(rank, 0), len(self.ordered) - 1)]
+
+
+class ResidualQuantiles:
+    """Maps a median prediction to the seconds that a fraction q of such steps stay within.
+
+    Piecewise linear between knots half an octave apart, continuous and increasing, so a limit can
+    be turned back into the largest median that it allows. A size with few steps borrows from the
+    pool of all sizes, and the pool from a 10% spread.
+    """
+
+    def __init__(self, window: int = 256, pool_window: int = 512) -> None:
+        self._window = window
+        self._pool = _Window(pool_window)
+        self._buckets: list[_Window | None] = [None] * _KNOTS
+        self._tables: dict[float, tuple[float, ...]] = {}
+        self._since_rebuild = 0
+
+    def add(self, predicted_s: float, actual_s: float) -> None:
+        """Record what a step took that had been predicted at ``predicted_s``, both above 0."""
+        ratio = min(max(actual_s / predicted_s, _LOWEST), _HIGHEST)
+        index = min(max(round(log2(predicted_s / _SMALLEST_S) * _PER_OCTAVE), 0), _KNOTS - 1)
+        bucket = self._buckets[index]
+        if bucket is None:
+            bucket = self._buckets[index] = _Window(self._window)
+        bucket.add(ratio)
+        self._pool.add(ratio)
+        self._since_rebuild += 1
+        if self._since_rebuild >= _REBUILD_EVERY:
+            self._since_rebuild = 0
+            for q in self._tables:
+                self._tables[q] = self._build(q)
+
+    def high(self, predicted_s: float, q: float) -> float:
+        """Seconds that a fraction ``q`` (below 1) of such steps stay within.
+
+        Up to a half it is the prediction itself, which already is the median.
+        """
+        if q <= _MEDIAN:
+            return predicted_s
+        table = self._tables.get(q) or self._add_table(q)
+        if predicted_s <= _SMALLEST_S:
+            return predicted_s * table[0] / _SMALLEST_S
+        if predicted_s >= _KNOT_S[-1]:
+            return predicted_s * table[-1] / _KNOT_S[-1]
+        i = min(int(log2(predicted_s / _SMALLEST_S) * _PER_OCTAVE), _KNOTS - 2)
+        low_s, low = _KNOT_S[i], table[i]
+        return low + (table[i + 1] - low) * (predicted_s - low_s) / (_KNOT_S[i + 1] - low_s)
+
+    def within(self, limit_s: float, q: float) -> float:
+        """The largest median prediction whose ``high`` is at most ``limit_s``."""
+        if q <= _MEDIAN:
+            return limit_s
+        table = self._tables.get(q) or self._add_table(q)
+        if limit_s <= table[0]:
+            return limit_s * _SMALLEST_S / table[0]
+        if limit_s >= table[-1]:
+            return limit_s * _KNOT_S[-1] / table[-1]
+        i = bisect_left(table, limit_s) - 1
+        low, low_s = table[i], _KNOT_S[i]
+        return low_s + (_KNOT_S[i + 1] - low_s) * (limit_s - low) / (table[i + 1] - low)
+
+    def state(self) -> dict[str, list[float]]:
+        """The recorded ratios by bucket, for a saved profile."""
+        return {str(i): list(b.ratios) for i, b in enumerate(self._buckets) if b is not None}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Iterable[float]]) -> "ResidualQuantiles":
+        """What ``state`` gave.
+
+        Raises:
+            ConfigError: an unknown bucket, or a ratio that is not a positive number.
+        """
+        made = cls()
+        for name, ratios in state.items():
+            if not (name.isdigit() and int(name) < _KNOTS):
+                raise ConfigError(f"latency.residuals has bucket {name!r}: give 0 to {_KNOTS - 1}")
+            for ratio in ratios:
+                if not (isfinite(ratio) and ratio > 0):
+                    raise ConfigError(f"latency.residuals[{name}] has {ratio}: give ratios above 0")
+                made.add(_KNOT_S[int(name)], _KNOT_S[int(name)] * ratio)
+        return made
+
+    def _add_table(self, q: float) -> tuple[float, ...]:
+        if not q < 1:
+            raise ConfigError(f"q is {q}: give a quantile below 1")
+        table = self._tables[q] = self._build(q)
+        return table
+
+    def _build(self, q: float) -> tuple[float, ...]:
+        borrowed = min(max(0.25 / (1 - q), 2.0), 50.0)  # steps' worth of trust in the wider pool
+        pool = exp(_PRIOR_SIGMA * NormalDist().inv_cdf(q))
+        if self._pool.ordered:
+            count = len(self._pool.ordered)
+            pool = (count * self._pool.quantile(q) + borrowed * pool) / (count + borrowed)
+        table: list[float] = []
+        floor_s = 0.0
+        for knot_s, bucket in zip(_KNOT_S, self._buckets, strict=True):
+            ratio = pool
+            if bucket is not None:
+                count = len(bucket.ordered)
+                ratio = (count * bucket.quantile(q) + borrowed * pool) / (count + borrowed)
+            # More work never promises less, even where the longer steps are the quieter ones.
+            floor_s = max(knot_s * ratio, floor_s * 1.001)
+            table.append(floor_s)
+        return tuple(table)

@@ -1,0 +1,119 @@
+"""What an SLO tells a step, and what a step tells an SLO.
+
+One account an objective; a step budget takes the tightest. Accounts see loads and times, never
+requests or KV blocks.
+"""
+
+from dataclasses import dataclass
+from math import inf
+from typing import Protocol
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OnlineLoad:
+    """The online side of the step that is being planned.
+
+    ``decoders`` online requests decode in it; ``earliest_token_s`` is when the one that waits
+    longest got its last token (None without decoders). ``earliest_cumulative_s`` is the smallest
+    arrival + i * TPOT over them, i the tokens they have (None without a TPOT objective).
+    ``prefills`` online requests have no first token yet, those still queued included.
+    ``base_s`` is the predicted median duration of the online work alone (0 without any),
+    ``idle_step_s`` the fixed cost of a step (c0).
+    """
+
+    now_s: float
+    decoders: int = 0
+    earliest_token_s: float | None = None
+    earliest_cumulative_s: float | None = None
+    prefills: int = 0
+    base_s: float = 0.0
+    idle_step_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepLimit:
+    """The longest the step may take, offline work included, as a predicted median.
+
+    A limit at or below ``OnlineLoad.base_s`` leaves nothing for offline work. ``idle_s`` says when
+    that may change although nothing arrives; None: not by waiting.
+    """
+
+    seconds: float = inf
+    reason: str = "none"
+    idle_s: float | None = None
+
+
+NO_LIMIT = StepLimit()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepTimes:
+    """What became of a planned step, for the accounts.
+
+    ``base_s`` is what the online work alone would have taken, by prediction scaled to the measured
+    ``duration_s``; ``offline`` says whether offline work was in it.
+    """
+
+    ended_s: float
+    duration_s: float
+    base_s: float
+    offline: bool
+
+
+class Account(Protocol):
+    """One objective's bookkeeping. Times are seconds on the scheduler's clock."""
+
+    def prefill_limit(self, load: OnlineLoad) -> float:
+        """Longest step (predicted median) that online prefill may fill; ``inf`` if it is free."""
+        ...
+
+    def step_limit(self, load: OnlineLoad) -> StepLimit:
+        """Longest step with offline work in it."""
+        ...
+
+    def on_token(self, tbt_s: float, offline_delay_s: float) -> None:
+        """An online request got a token; offline work is to blame for ``offline_delay_s`` of it."""
+        ...
+
+    def on_first_token(self, ttft_s: float, offline_delay_s: float) -> None:
+        """An online request got its first token; offline work caused ``offline_delay_s`` of it."""
+        ...
+
+    def on_lateness(self, late_s: float) -> None:
+        """An online token came ``late_s`` after its cumulative TPOT deadline (negative: early)."""
+        ...
+
+    def on_step(self, times: StepTimes) -> None:
+        """A step ended."""
+        ...
+
+    def set_client_delay(self, delay_s: float) -> None:
+        """Time measured between engine and client; the threshold is lowered by it."""
+        ...
+
+
+class QuietAccount:
+    """Does nothing on every event, allows everything: a base for accounts that watch only some."""
+
+    def prefill_limit(self, load: OnlineLoad) -> float:  # noqa: ARG002 - part of the protocol
+        """No bound."""
+        return inf
+
+    def step_limit(self, load: OnlineLoad) -> StepLimit:  # noqa: ARG002
+        """No bound."""
+        return NO_LIMIT
+
+    def on_token(self, tbt_s: float, offline_delay_s: float) -> None:
+        """Ignored."""
+
+    def on_first_token(self, ttft_s: float, offline_delay_s: float) -> None:
+        """Ignored."""
+
+    def on_lateness(self, late_s: float) -> None:
+        """Ignored."""
+
+    def on_step(self, times: StepTimes) -> None:
+        """Ignored."""
+
+    def set_client_delay(self, delay_s: float) -> None:
+        """Ignored."""

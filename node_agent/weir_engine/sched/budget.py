@@ -1,0 +1,120 @@
+"""The step budget: how long a step may take, from every objective together.
+
+Two choices fill the seat: a static limit found by profiling, and Weir's, which takes the tightest
+of one account an objective.
+"""
+
+from collections.abc import Sequence
+from math import inf
+from typing import Protocol
+
+from weir_engine.config import Metric, Slo
+from weir_engine.errors import ConfigError
+from weir_engine.latency.models import LatencyModel
+from weir_engine.sched.account import NO_LIMIT, Account, OnlineLoad, StepLimit
+from weir_engine.sched.tbt_account import MeanTbtAccount, TailTbtAccount
+from weir_engine.sched.tpot_account import TailTpotAccount
+from weir_engine.sched.ttft_account import MeanTtftAccount, TailTtftAccount
+
+# Where no objective bounds a step, it ends after this many fixed costs: 95% of it is work, and an
+# arrival still finds the engine soon.
+_LONGEST_STEPS = 20.0
+# Online prefill always gets this many fixed costs over the decoders' own time: where an objective
+# cannot be met, prompts must not starve for it.
+_PREFILL_STEPS = 1.0
+
+
+class StepBudget(Protocol):
+    """Says how long a step may take, and learns from what steps did."""
+
+    def prefill_limit(self, load: OnlineLoad) -> float:
+        """Longest step that online prefill may fill (predicted median, seconds)."""
+        ...
+
+    def step_limit(self, load: OnlineLoad) -> StepLimit:
+        """Longest step with offline work in it."""
+        ...
+
+    @property
+    def accounts(self) -> Sequence[Account]:
+        """Who must be told of tokens and steps."""
+        ...
+
+
+class StaticBudget:
+    """One limit for every step, found beforehand by bisection on the wanted statistic.
+
+    Source: HyGen §4.2 (SLO-aware profiler) and Algorithm 1.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        if not seconds > 0:
+            raise ConfigError(f"static budget is {seconds}: give seconds above 0")
+        self._limit = StepLimit(seconds=seconds, reason="static")
+
+    def prefill_limit(self, load: OnlineLoad) -> float:  # noqa: ARG002
+        """The static limit; online prefill is chunked to it (Sarathi)."""
+        return self._limit.seconds
+
+    def step_limit(self, load: OnlineLoad) -> StepLimit:  # noqa: ARG002
+        """The static limit."""
+        return self._limit
+
+    @property
+    def accounts(self) -> Sequence[Account]:
+        """None: it does not learn."""
+        return ()
+
+
+class SloBudget:
+    """The tightest limit of one account an objective.
+
+    Without an objective on what a step lengthens, ``longest_s`` (default: twenty fixed costs)
+    ends it.
+
+    Source: design §3, "How a budget becomes a step".
+    """
+
+    def __init__(
+        self, slos: Sequence[Slo], model: LatencyModel, *, longest_s: float | None = None
+    ) -> None:
+        self._accounts: dict[Slo, Account] = {slo: _account(slo, slos, model) for slo in slos}
+        self._ordered = tuple(self._accounts.values())
+        self._longest_s = longest_s
+
+    @property
+    def accounts(self) -> Sequence[Account]:
+        """One an objective, in the order given."""
+        return self._ordered
+
+    def set_client_delay(self, delay_s: dict[str, float]) -> None:
+        """Takes measured delays between engine and client, keyed by metric."""
+        for slo, account in self._accounts.items():
+            account.set_client_delay(delay_s.get(slo.metric.value, 0.0))
+
+    def prefill_limit(self, load: OnlineLoad) -> float:
+        """The tightest, with some room kept for prefill whatever the decoders take."""
+        limit_s = min((a.prefill_limit(load) for a in self._ordered), default=inf)
+        return max(limit_s, load.base_s + _PREFILL_STEPS * load.idle_step_s)
+
+    def step_limit(self, load: OnlineLoad) -> StepLimit:
+        """The tightest; ties go to the objective named first."""
+        longest_s = self._longest_s or _LONGEST_STEPS * load.idle_step_s
+        tightest = StepLimit(seconds=longest_s, reason="longest") if longest_s > 0 else NO_LIMIT
+        for account in self._ordered:
+            limit = account.step_limit(load)
+            if limit.seconds < tightest.seconds:
+                tightest = limit
+        return tightest
+
+
+def _account(slo: Slo, slos: Sequence[Slo], model: LatencyModel) -> Account:
+    if slo.metric is Metric.TTFT:
+        return MeanTtftAccount(slo) if slo.is_mean else TailTtftAccount(slo)
+    if slo.is_mean:  # a mean TPOT is the mean TBT, weighted by request instead of by token
+        return MeanTbtAccount(slo)
+    if slo.metric is Metric.TBT:
+        whole_prefill = any(other.metric is Metric.TTFT for other in slos)
+        return TailTbtAccount(slo, model, whole_prefill=whole_prefill)
+    ttft_s = min((s.threshold_s for s in slos if s.metric is Metric.TTFT), default=0.0)
+    return TailTpotAccount(slo, model, ttft_s=ttft_s)

@@ -1,0 +1,150 @@
+"""A step while it is being planned: what is in it so far and what is left to give out.
+
+Mutable and private to one ``plan`` call; it changes no request and no block.
+"""
+
+from collections.abc import Sequence
+
+from weir_engine.ids import BlockHash, RequestId
+from weir_engine.kv.view import KvView, PrefixHit
+from weir_engine.latency.features import StepShape
+from weir_engine.request import Request
+from weir_engine.sched.plan import Preemption, Work
+
+
+class StepDraft:
+    """Sums of a step under construction.
+
+    ``tokens_left``, ``blocks_left`` and ``seqs_left`` are what the engine still has;
+    ``offline_blocks`` is the offline holding as the step would leave it, ``ends_prompt`` says that
+    an online request gets its first token from the step.
+    """
+
+    __slots__ = (
+        "adopted_blocks",
+        "allocated_blocks",
+        "block_size_tokens",
+        "blocks_left",
+        "computing",
+        "decode_context",
+        "decode_requests",
+        "ends_prompt",
+        "offline_blocks",
+        "offline_seqs",
+        "preempt",
+        "preempted",
+        "prefill_history",
+        "prefill_requests",
+        "prefill_tokens",
+        "released",
+        "seqs_left",
+        "tokens_left",
+        "work",
+    )
+
+    def __init__(
+        self, kv: KvView, *, block_size_tokens: int, tokens: int, seqs: int, offline_seqs: int
+    ) -> None:
+        self.block_size_tokens = block_size_tokens
+        self.tokens_left = tokens
+        self.seqs_left = seqs
+        self.offline_seqs = offline_seqs
+        self.blocks_left = kv.free_blocks
+        self.offline_blocks = kv.offline_only_blocks
+        self.allocated_blocks = 0
+        self.adopted_blocks = 0
+        self.work: list[Work] = []
+        self.preempt: list[Preemption] = []
+        self.preempted: set[RequestId] = set()
+        self.released: set[BlockHash] = set()
+        self.computing: set[BlockHash] = set()
+        self.prefill_tokens = 0
+        self.prefill_history = 0.0
+        self.prefill_requests = 0
+        self.decode_requests = 0
+        self.decode_context = 0
+        self.ends_prompt = False
+
+    @property
+    def shape(self) -> StepShape:
+        """What the step computes so far."""
+        return StepShape(
+            self.prefill_tokens,
+            self.prefill_history,
+            self.prefill_requests,
+            self.decode_requests,
+            self.decode_context,
+        )
+
+    def blocks_for(self, computed_tokens: int, new_tokens: int) -> int:
+        """Blocks to allocate so that ``new_tokens`` more fit behind ``computed_tokens``."""
+        size = self.block_size_tokens
+        return -(-(computed_tokens + new_tokens) // size) - -(-computed_tokens // size)
+
+    def sure_hit(self, kv: KvView, request: Request, hit: PrefixHit) -> PrefixHit:
+        """The part of a hit that this step's own allocations cannot evict before it is adopted."""
+        if self.allocated_blocks == 0 or hit.tokens == 0:
+            return hit
+        evicted = kv.next_evicted(self.allocated_blocks)
+        found = request.block_hashes[: hit.tokens // self.block_size_tokens]
+        for index, block_hash in enumerate(found):
+            if block_hash in evicted or block_hash in self.released:
+                blocks = min(index, hit.free_blocks)
+                return PrefixHit(tokens=index * self.block_size_tokens, free_blocks=blocks)
+        return hit
+
+    def hit_blocks(self, hit: PrefixHit) -> int:
+        """Blocks that adopting a hit takes from the free ones, at most.
+
+        Requests preempted in this step may have been the only holders of the others.
+        """
+        return hit.tokens // self.block_size_tokens if self.preempted else hit.free_blocks
+
+    def freed_by(self, releasable_blocks: int) -> int:
+        """Blocks that a preemption frees, at least: some may have been adopted in this step."""
+        return max(0, releasable_blocks - self.adopted_blocks)
+
+    def adopt(self, hit: PrefixHit) -> None:
+        """A request was admitted with this hit."""
+        self.adopted_blocks += hit.tokens // self.block_size_tokens
+
+    def take_blocks(self, blocks: int, *, offline: bool) -> None:
+        """Allocate from what is left."""
+        self.blocks_left -= blocks
+        self.allocated_blocks += blocks
+        if offline:
+            self.offline_blocks += blocks
+
+    def add_decodes(self, requests: Sequence[Request], *, reason: str) -> None:
+        """One token each of requests that decode."""
+        count = len(requests)
+        self.decode_requests += count
+        self.decode_context += sum(request.computed_tokens for request in requests) + count
+        self.tokens_left -= count
+        self.work += [Work(request.id, 1, False, 0, reason) for request in requests]  # noqa: FBT003
+
+    def decode_blocks(self, requests: Sequence[Request]) -> int:
+        """Blocks that one more token of each of them takes."""
+        size = self.block_size_tokens
+        return [request.computed_tokens % size for request in requests].count(0)
+
+    def add_prefill(self, work: Work, computed_tokens: int) -> None:
+        """Some tokens of a request that prefills, on top of those computed."""
+        tokens = work.tokens
+        self.prefill_tokens += tokens
+        self.prefill_history += tokens * (computed_tokens + tokens / 2)
+        self.prefill_requests += 1
+        self.tokens_left -= tokens
+        self.work.append(work)
+
+    def drop(self, request: Request, releasable_blocks: int, *, reason: str) -> None:
+        """Preempt a running request before the step."""
+        freed_blocks = self.freed_by(releasable_blocks)
+        self.preempt.append(Preemption(request_id=request.id, reason=reason))
+        self.preempted.add(request.id)
+        self.released.update(request.block_hashes)
+        self.blocks_left += freed_blocks
+        self.seqs_left += 1
+        if not request.is_online:
+            self.offline_seqs -= 1
+            self.offline_blocks -= freed_blocks

@@ -1,0 +1,268 @@
+"""Second phase of a step: offline work fills what online work leaves.
+
+Running requests first, then preempted ones, then the pool. Nothing here lengthens the step past
+its limit, or takes a block or a slot beyond the policy. Source: HyGen Algorithm 1, phase OFFLINE;
+the threshold is Echo's (§5.3).
+"""
+
+from itertools import chain
+
+from weir_engine.config import Policy
+from weir_engine.kv.view import PrefixHit
+from weir_engine.latency.features import StepShape
+from weir_engine.latency.models import LatencyModel
+from weir_engine.request import Request
+from weir_engine.sched.account import OnlineLoad
+from weir_engine.sched.draft import StepDraft
+from weir_engine.sched.plan import Work
+from weir_engine.sched.state import SchedulerState
+
+_MEDIAN = 0.5
+_CANDIDATES = 64
+# A shorter piece of a prompt is not worth a place in the batch.
+_LEAST_CHUNK_TOKENS = 8
+
+
+class OfflinePhase:
+    """Puts the offline work of one step into a draft that has the online work."""
+
+    def __init__(self, state: SchedulerState, *, model: LatencyModel) -> None:
+        self._state = state
+        self._model = model
+
+    def fill(self, draft: StepDraft, policy: Policy, load: OnlineLoad, limit_s: float) -> None:
+        """Add offline work as long as the predicted step stays within ``limit_s``."""
+        running = list(self._state.running_offline.values())
+        if draft.preempted:
+            running = [request for request in running if request.id not in draft.preempted]
+        if not running and not self._state.offline_waiting:
+            return
+        if limit_s <= load.base_s:
+            return
+        must_move = load.base_s == 0.0  # a step that may run always does something
+        decoding: list[Request] = []
+        prefilling: list[Request] = []
+        for request in running:
+            if request.output_tokens >= request.max_output_tokens:
+                continue  # its last token is in flight
+            (decoding if request.is_decoding else prefilling).append(request)
+        online_decodes = draft.decode_requests
+        blocked = self._decodes(draft, policy, decoding, limit_s, must_move=must_move)
+        blocked |= self._prefills(draft, policy, prefilling, limit_s, must_move=must_move)
+        if blocked:
+            if not any(work.reason.startswith("offline") for work in draft.work):
+                self._give_way(draft, running)
+            return
+        added = draft.decode_requests - online_decodes
+        if added == len(decoding):  # those that are held back already are company enough
+            self._admissions(draft, policy, running, load.now_s, limit_s, must_move=must_move)
+
+    def _decodes(
+        self,
+        draft: StepDraft,
+        policy: Policy,
+        decoding: list[Request],
+        limit_s: float,
+        *,
+        must_move: bool,
+    ) -> bool:
+        """Add the decodes that fit, oldest first; True when one lacked a block."""
+        step, held_until = self._state.step + 1, self._state.held_until
+        if not must_move and held_until:
+            decoding = [r for r in decoding if held_until.get(r.id, 0) <= step]
+        decoding = decoding[: max(draft.tokens_left, 0)]
+        count = self._fitting(draft.shape, decoding, limit_s)
+        if must_move and decoding and not draft.work:
+            count = max(count, 1)
+        fitting = decoding[:count]
+        blocks = draft.decode_blocks(fitting)
+        if not self._may_grow(draft, policy, blocks):
+            # As many as there are blocks for, the oldest first; those within a block go on.
+            fitting = self._growing(draft, policy, fitting)
+            blocks = draft.decode_blocks(fitting)
+        draft.take_blocks(blocks, offline=True)
+        draft.add_decodes(fitting, reason="offline-decode")
+        return len(fitting) < count
+
+    def _growing(self, draft: StepDraft, policy: Policy, fitting: list[Request]) -> list[Request]:
+        free = min(draft.blocks_left, policy.offline_kv_blocks - draft.offline_blocks)
+        kept = []
+        for request in fitting:
+            blocks = draft.blocks_for(request.computed_tokens, 1)
+            if blocks <= max(free, 0):
+                free -= blocks
+                kept.append(request)
+        return kept
+
+    def _fitting(self, shape: StepShape, decoding: list[Request], limit_s: float) -> int:
+        contexts = [request.computed_tokens + 1 for request in decoding]
+
+        def predicted_s(count: int) -> float:
+            return self._model.predict(
+                StepShape(
+                    shape.prefill_tokens,
+                    shape.prefill_history,
+                    shape.prefill_requests,
+                    shape.decode_requests + count,
+                    shape.decode_context + sum(contexts[:count]),
+                )
+            )
+
+        low, high = 0, len(decoding)
+        if high and predicted_s(high) <= limit_s:
+            return high
+        while low < high:
+            middle = (low + high + 1) // 2
+            if predicted_s(middle) <= limit_s:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _prefills(
+        self,
+        draft: StepDraft,
+        policy: Policy,
+        prefilling: list[Request],
+        limit_s: float,
+        *,
+        must_move: bool,
+    ) -> bool:
+        blocked = False
+        for request in prefilling:
+            computed = request.computed_tokens
+            tokens = self._chunk(draft, request, computed, limit_s, must_move=must_move)
+            if tokens == 0:
+                break
+            blocks = draft.blocks_for(computed, tokens)
+            if not self._may_grow(draft, policy, blocks):
+                blocked = True
+                continue
+            draft.take_blocks(blocks, offline=True)
+            work = Work(request_id=request.id, tokens=tokens, reason="offline-prefill")
+            draft.add_prefill(work, computed)
+        return blocked
+
+    def _admissions(
+        self,
+        draft: StepDraft,
+        policy: Policy,
+        running: list[Request],
+        now_s: float,
+        limit_s: float,
+        *,
+        must_move: bool,
+    ) -> None:
+        if not self._slot_free(draft, policy) or draft.tokens_left < 1:
+            return
+        if any(request.solo for request in running):
+            return
+        growth = self._running_growth(draft, running)
+        pool = self._state.pool.candidates(_CANDIDATES, now_s)
+        for request in chain(list(self._state.resuming.values()), pool):
+            if not self._slot_free(draft, policy):
+                return
+            if not self._may_lead(draft, request):
+                continue
+            hit = self._state.kv.hit(request)
+            if self._waits_for_leader(draft, request, hit.tokens):
+                continue
+            if draft.sure_hit(self._state.kv, request, hit) is not hit:
+                continue  # this step would evict what it counts on
+            tokens = self._chunk(draft, request, hit.tokens, limit_s, must_move=must_move)
+            whole = draft.blocks_for(hit.tokens, request.known_tokens - hit.tokens)
+            later = self._growth_blocks(draft, request)
+            need = whole + draft.hit_blocks(hit) + growth
+            fits = need <= draft.blocks_left
+            allowed = draft.offline_blocks + need + later <= policy.offline_kv_blocks
+            if tokens == 0 or not (fits and allowed):
+                return
+            growth += whole - draft.blocks_for(hit.tokens, tokens) + later
+            self._admit(draft, request, hit, tokens)
+            if request.solo:
+                return
+
+    def _may_lead(self, draft: StepDraft, request: Request) -> bool:
+        """False for what this very step preempted, and for a solo request that has company."""
+        return request.id not in draft.preempted and not (request.solo and draft.offline_seqs)
+
+    def _admit(self, draft: StepDraft, request: Request, hit: PrefixHit, tokens: int) -> None:
+        blocks = draft.blocks_for(hit.tokens, tokens) + draft.hit_blocks(hit)
+        draft.adopt(hit)
+        draft.take_blocks(blocks, offline=True)
+        draft.seqs_left -= 1
+        draft.offline_seqs += 1
+        draft.computing.update(request.block_hashes[hit.tokens // draft.block_size_tokens :])
+        work = Work(
+            request_id=request.id,
+            tokens=tokens,
+            admitted=True,
+            hit_tokens=hit.tokens,
+            reason="offline-admit",
+        )
+        draft.add_prefill(work, hit.tokens)
+
+    def _slot_free(self, draft: StepDraft, policy: Policy) -> bool:
+        return draft.seqs_left > 0 and draft.offline_seqs < policy.offline_seq_slots
+
+    def _may_grow(self, draft: StepDraft, policy: Policy, blocks: int) -> bool:
+        if blocks == 0:
+            return True
+        within = draft.offline_blocks + blocks <= policy.offline_kv_blocks
+        return within and blocks <= draft.blocks_left
+
+    def _running_growth(self, draft: StepDraft, running: list[Request]) -> int:
+        """Blocks that running requests will still ask for until their expected ends."""
+        size = draft.block_size_tokens
+        growth = 0
+        for request in running:
+            growth += -(-_end_tokens(request) // size) - -(-request.computed_tokens // size)
+        return growth
+
+    def _growth_blocks(self, draft: StepDraft, request: Request) -> int:
+        """Blocks it will ask for beyond its known tokens until its expected end."""
+        known = request.known_tokens
+        return draft.blocks_for(known, _end_tokens(request) - known)
+
+    def _waits_for_leader(self, draft: StepDraft, request: Request, hit_tokens: int) -> bool:
+        index = hit_tokens // draft.block_size_tokens
+        # The last block of a prompt is always computed again, so it is no reason to wait.
+        last = (request.known_tokens - 1) // draft.block_size_tokens
+        if index >= min(last, len(request.block_hashes)):
+            return False
+        missing = request.block_hashes[index]
+        return missing in draft.computing or missing in self._state.inflight
+
+    def _chunk(
+        self,
+        draft: StepDraft,
+        request: Request,
+        computed_tokens: int,
+        limit_s: float,
+        *,
+        must_move: bool,
+    ) -> int:
+        remaining = request.known_tokens - computed_tokens
+        upper = min(remaining, draft.tokens_left)
+        if upper < 1:
+            return 0
+        least = min(upper, _LEAST_CHUNK_TOKENS)
+        tokens = self._model.max_prefill_tokens(
+            draft.shape, computed_tokens, limit_s, _MEDIAN, upper
+        )
+        if tokens >= least:
+            return tokens
+        return least if must_move and not draft.work else 0
+
+    def _give_way(self, draft: StepDraft, running: list[Request]) -> None:
+        """Offline requests block each other: the last arrival frees its blocks for the others."""
+        if len(running) == 1:  # it waits for the threshold to rise
+            return
+        last = max(running, key=lambda request: (request.arrival_s, request.id))
+        draft.drop(last, self._state.kv.releasable_blocks(last.id), reason="offline-needs-room")
+
+
+def _end_tokens(request: Request) -> int:
+    """Tokens that it will have at its expected end, at least one more than now."""
+    outputs = request.expected_output_tokens or request.max_output_tokens
+    return request.prompt_tokens + max(outputs, request.output_tokens + 1)

@@ -1,0 +1,216 @@
+"""First phase of a step: online work. Every decode runs; prefill fills what the SLOs allow.
+
+Offline requests give way for blocks and slots. Source: HyGen Algorithm 1, phase ONLINE.
+"""
+
+from weir_engine.latency.models import LatencyModel
+from weir_engine.request import Request
+from weir_engine.sched.account import OnlineLoad
+from weir_engine.sched.budget import StepBudget
+from weir_engine.sched.draft import StepDraft
+from weir_engine.sched.order import OnlineOrder
+from weir_engine.sched.plan import Work
+from weir_engine.sched.preemption import offline_victims, online_victim
+from weir_engine.sched.state import SchedulerState
+
+_MEDIAN = 0.5
+# Once a prompt ends in a step, another one may join only while the step is shorter than this many
+# fixed costs: the first token would wait for the other's prefill, which costs more than a step.
+_JOIN_STEPS = 3.0
+
+
+class OnlinePhase:
+    """Puts the online work of one step into a draft."""
+
+    def __init__(
+        self,
+        state: SchedulerState,
+        *,
+        model: LatencyModel,
+        budget: StepBudget,
+        order: OnlineOrder,
+        tpot_s: float | None,
+    ) -> None:
+        self._state = state
+        self._model = model
+        self._budget = budget
+        self._order = order
+        self._tpot_s = tpot_s
+
+    def fill(self, draft: StepDraft, now_s: float) -> OnlineLoad:
+        """Add the online work; answers with the load that it makes."""
+        decoding: list[Request] = []
+        prefilling: list[Request] = []
+        for request in self._state.running_online.values():
+            if request.output_tokens >= request.max_output_tokens:
+                continue  # its last token is in flight
+            (decoding if request.is_decoding else prefilling).append(request)
+        self._decodes(draft, decoding)
+        load = self._load(draft, decoding, prefilling, now_s)
+        if prefilling or self._state.waiting_online:
+            self._prefill(draft, prefilling, load, now_s)
+            shape = draft.shape
+            base_s = 0.0 if shape.is_empty else self._model.predict(shape)
+            load = OnlineLoad(
+                now_s=now_s,
+                decoders=load.decoders,
+                earliest_token_s=load.earliest_token_s,
+                earliest_cumulative_s=load.earliest_cumulative_s,
+                prefills=load.prefills,
+                base_s=base_s,
+                idle_step_s=load.idle_step_s,
+            )
+        return load
+
+    def _load(
+        self, draft: StepDraft, decoding: list[Request], prefilling: list[Request], now_s: float
+    ) -> OnlineLoad:
+        if draft.preempted:
+            decoding = [request for request in decoding if request.id not in draft.preempted]
+        # Where the first token is still in flight the wait starts now.
+        tokens_s = [now_s if (last := r.last_token_s) is None else last for r in decoding]
+        cumulative_s = None
+        if self._tpot_s is not None and decoding:
+            cumulative_s = min(r.arrival_s + r.output_tokens * self._tpot_s for r in decoding)
+        first = sum(request.output_tokens == 0 for request in prefilling)
+        shape = draft.shape
+        return OnlineLoad(
+            now_s=now_s,
+            decoders=draft.decode_requests,
+            earliest_token_s=min(tokens_s, default=None),
+            earliest_cumulative_s=cumulative_s,
+            prefills=first + len(self._state.waiting_online),
+            base_s=0.0 if shape.is_empty else self._model.predict(shape),
+            idle_step_s=self._model.fixed_s,
+        )
+
+    def _decodes(self, draft: StepDraft, decoding: list[Request]) -> None:
+        blocks = draft.decode_blocks(decoding)
+        if blocks <= draft.blocks_left and len(decoding) <= draft.tokens_left:
+            draft.take_blocks(blocks, offline=False)
+            draft.add_decodes(decoding, reason="online-decode")
+            return
+        for request in decoding:
+            self._decode(draft, request)
+
+    def _decode(self, draft: StepDraft, request: Request) -> None:
+        if draft.tokens_left < 1 or request.id in draft.preempted:
+            return
+        blocks = draft.blocks_for(request.computed_tokens, 1)
+        if blocks > draft.blocks_left and not self._make_room(draft, request, blocks):
+            return
+        draft.take_blocks(blocks, offline=False)
+        draft.add_decodes([request], reason="online-decode")
+
+    def _prefill(
+        self, draft: StepDraft, running: list[Request], load: OnlineLoad, now_s: float
+    ) -> None:
+        limit_s = self._budget.prefill_limit(load)
+        for request in self._order.order(running, now_s):
+            if request.id in draft.preempted:
+                continue
+            tokens = self._chunk(draft, request, request.computed_tokens, limit_s)
+            blocks = draft.blocks_for(request.computed_tokens, tokens)
+            if tokens == 0 or (
+                blocks > draft.blocks_left and not self._make_room(draft, request, blocks)
+            ):
+                continue
+            draft.take_blocks(blocks, offline=False)
+            work = Work(request_id=request.id, tokens=tokens, reason="online-prefill")
+            draft.ends_prompt |= tokens == request.remaining_tokens
+            draft.add_prefill(work, request.computed_tokens)
+        for request in self._order.order(self._state.waiting_online.values(), now_s):
+            if not self._admit(draft, request, limit_s):
+                break
+
+    def _admit(self, draft: StepDraft, request: Request, limit_s: float) -> bool:
+        hit = draft.sure_hit(self._state.kv, request, self._state.kv.hit(request))
+        tokens = self._chunk(draft, request, hit.tokens, limit_s)
+        if tokens == 0:
+            return False
+        # vLLM admits a prompt only when all of it fits.
+        whole = draft.blocks_for(hit.tokens, request.known_tokens - hit.tokens)
+        missing_slot = draft.seqs_left < 1
+        if whole + draft.hit_blocks(hit) > draft.blocks_left or missing_slot:
+            # Those who give way may hold blocks of the hit: it is counted whole.
+            whole += hit.tokens // draft.block_size_tokens
+            made = self._make_room(draft, request, whole, slots=int(missing_slot), admit=True)
+            if not made:
+                return False
+        blocks = draft.blocks_for(hit.tokens, tokens) + draft.hit_blocks(hit)
+        draft.adopt(hit)
+        draft.take_blocks(blocks, offline=False)
+        draft.seqs_left -= 1
+        work = Work(
+            request_id=request.id,
+            tokens=tokens,
+            admitted=True,
+            hit_tokens=hit.tokens,
+            reason="online-admit",
+        )
+        draft.ends_prompt |= hit.tokens + tokens == request.known_tokens
+        draft.add_prefill(work, hit.tokens)
+        return True
+
+    def _chunk(
+        self, draft: StepDraft, request: Request, computed_tokens: int, limit_s: float
+    ) -> int:
+        upper = min(request.known_tokens - computed_tokens, draft.tokens_left)
+        if upper < 1 or self._would_delay(draft):
+            return 0
+        tokens = self._model.max_prefill_tokens(
+            draft.shape, computed_tokens, limit_s, _MEDIAN, upper
+        )
+        if tokens == 0 and draft.prefill_requests == 0:
+            # Decoders may fill the limit alone: prefill still moves, a block at a time.
+            return min(upper, self._state.shape.block_size_tokens)
+        return tokens
+
+    def _would_delay(self, draft: StepDraft) -> bool:
+        """True when a prompt ends in the step and the step is long enough to keep others out."""
+        if not draft.ends_prompt:
+            return False
+        return self._model.predict(draft.shape) > _JOIN_STEPS * self._model.fixed_s
+
+    def _make_room(
+        self,
+        draft: StepDraft,
+        request: Request,
+        blocks: int,
+        *,
+        slots: int = 0,
+        admit: bool = False,
+    ) -> bool:
+        """Preempt until ``blocks`` and ``slots`` are free; False when the request must wait."""
+        kv = self._state.kv
+        offline = [
+            candidate
+            for candidate in self._state.running_offline.values()
+            if candidate.id not in draft.preempted
+        ]
+        victims = offline_victims(
+            offline,
+            blocks=blocks - draft.blocks_left,
+            slots=slots,
+            releasable=lambda victim: draft.freed_by(kv.releasable_blocks(victim)),
+        )
+        if victims is not None:
+            for victim in victims:
+                draft.drop(victim, kv.releasable_blocks(victim.id), reason="online-needs-room")
+            return True
+        if admit:
+            return False
+        for victim in offline:
+            draft.drop(victim, kv.releasable_blocks(victim.id), reason="online-needs-room")
+        planned = {work.request_id for work in draft.work}
+        while blocks > draft.blocks_left:
+            others = [
+                other
+                for other in self._state.running_online.values()
+                if other.id not in draft.preempted and other.id not in planned
+            ]
+            last = online_victim(others, request)
+            if last is None:
+                return False
+            draft.drop(last, kv.releasable_blocks(last.id), reason="online-earlier-needs-room")
+        return True

@@ -1,0 +1,75 @@
+"""The decision of one step, and what became of it. Values only.
+
+Every backend executes a ``StepPlan`` and answers with a ``StepOutcome``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from weir_engine.ids import RequestId
+from weir_engine.latency.features import StepShape
+
+
+class Work(NamedTuple):
+    """One request's share of a step.
+
+    ``tokens`` are computed in this step. ``admitted`` marks a request that was not running before;
+    ``hit_tokens`` is then the prefix hit that the plan counts on. ``reason`` is one of a fixed set
+    of short words, for traces and tests. A tuple, because a step makes hundreds.
+    """
+
+    request_id: RequestId
+    tokens: int
+    admitted: bool = False
+    hit_tokens: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preemption:
+    """A running request that gives its blocks back before the step; it resumes later."""
+
+    request_id: RequestId
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepPlan:
+    """One step of the engine, decided.
+
+    ``work`` is in the order the engine must take it. Running requests that are not in it are held
+    back this step (``held``). ``limit_s`` is the longest the step was allowed to take and
+    ``limit_reason`` the rule that set it; ``predicted_s`` and ``predicted_high_s`` are the median
+    and the guarded quantile of the duration. ``work`` may be empty: nothing to do, or nothing that
+    fits; ``idle_s`` then says when to ask again at the latest, None for an arrival.
+    """
+
+    step: int
+    now_s: float
+    work: tuple[Work, ...] = ()
+    preempt: tuple[Preemption, ...] = ()
+    held: tuple[RequestId, ...] = ()
+    shape: StepShape
+    online_shape: StepShape
+    predicted_s: float = 0.0
+    predicted_high_s: float = 0.0
+    limit_s: float | None = None
+    limit_reason: str = ""
+    idle_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepOutcome:
+    """What a step did.
+
+    ``tokens`` are the output tokens each request got (absent: none), ``finished`` the requests that
+    ended with this step. ``started_s`` and ``ended_s`` are on the scheduler's clock; ``timed`` is
+    False when the duration says nothing (the queue had run empty, a first step).
+    """
+
+    started_s: float
+    ended_s: float
+    tokens: Mapping[RequestId, int] = field(default_factory=dict)
+    finished: frozenset[RequestId] = frozenset()
+    timed: bool = True

@@ -1,0 +1,130 @@
+"""Accounts of the time between tokens: a percentile is a deadline, a mean is a bank of slack."""
+
+from math import inf
+
+from weir_engine.config import Slo
+from weir_engine.latency.models import LatencyModel
+from weir_engine.sched.account import NO_LIMIT, OnlineLoad, QuietAccount, StepLimit
+from weir_engine.sched.feedback import TailFeedback
+
+# Share of the SLO's own tail that planning aims at; the rest is for what no plan foresees.
+_TAIL_SHARE = 0.5
+# A percentile budget is the median that keeps this residual quantile within the threshold.
+_GUARD_QUANTILE = 0.9
+# The bank must hold this many average tokens' worth of threshold for each decoder before it is
+# spent, and is spent down to a share of that: long episodes, since requests that leave and rejoin
+# the running batch cost the engine time.
+_BANK_UNIT_TOKENS = 6.0
+_BANK_LOW = 0.25
+# Share of the allowed late tokens that whole online prefills may use, and bounds of the credit.
+_CREDIT_SHARE = 0.8
+_FIRST_CREDIT = 2.0
+_MOST_CREDIT = 20.0
+_BANK_CAP_TOKENS = 2000.0
+
+
+class TailTbtAccount(QuietAccount):
+    """A percentile of TBT: every step with an online decoder ends before its next deadline.
+
+    The slack of the decoder that waits longest, less the residual quantile of the prediction, is
+    the limit, for online prefill as for offline work: the step is packed up to it. The measured
+    tail scales the limit, which never exceeds the slack itself. Where TTFT has an objective too,
+    chunking is not free: the late tokens that the percentile allows are a credit, and online
+    prefill runs whole while there is one for each decoder that it delays. Offline work never
+    spends it.
+
+    Source: design, "Tail SLO: pack"; HyGen §4.2 has one static budget instead.
+    """
+
+    def __init__(self, slo: Slo, model: LatencyModel, *, whole_prefill: bool = False) -> None:
+        self._threshold_s = slo.threshold_s
+        self._delay_s = 0.0
+        self._model = model
+        self._feedback = TailFeedback(allowed=(1 - slo.quantile) * _TAIL_SHARE, high=1.15)
+        self._whole_prefill = whole_prefill
+        self._allowed = (1 - slo.quantile) * _CREDIT_SHARE
+        self._credit = _FIRST_CREDIT
+
+    def _limit(self, load: OnlineLoad) -> float:
+        if load.earliest_token_s is None:
+            return inf
+        slack_s = self._threshold_s - self._delay_s - (load.now_s - load.earliest_token_s)
+        guarded_s = self._model.within(max(slack_s, 0.0), _GUARD_QUANTILE)
+        return min(slack_s, guarded_s * self._feedback.factor)
+
+    def prefill_limit(self, load: OnlineLoad) -> float:
+        """Online prefill is chunked so that online decoders keep their pace, or paid by credit."""
+        if self._whole_prefill and self._credit >= load.decoders:
+            return inf
+        return self._limit(load)
+
+    def step_limit(self, load: OnlineLoad) -> StepLimit:
+        """The slack of the decoder that waits longest."""
+        return StepLimit(seconds=self._limit(load), reason="tbt-tail")
+
+    def on_token(self, tbt_s: float, offline_delay_s: float) -> None:
+        """Feeds the tail and the credit."""
+        threshold_s = self._threshold_s - self._delay_s
+        over = tbt_s > threshold_s
+        self._credit = min(_MOST_CREDIT, self._credit + self._allowed - over)
+        if self._whole_prefill:  # what a whole prefill made late was paid for
+            over = over and tbt_s - offline_delay_s <= threshold_s
+        self._feedback.observe(over=over)
+
+    def set_client_delay(self, delay_s: float) -> None:
+        """Lowers the threshold, to no less than half."""
+        self._delay_s = min(max(delay_s, 0.0), self._threshold_s / 2)
+
+
+class MeanTbtAccount(QuietAccount):
+    """A mean of TBT: slack is banked by fast tokens and spent where it is cheapest.
+
+    The bank is the sum of threshold - TBT over tokens, in seconds; where the latency of online
+    traffic alone is known, it is no more than the sum of tolerance - delay caused by offline work,
+    so that what a quiet hour earns is not spent before a burst. Lengthening a step by E
+    costs E for each online decoder, so a step with few decoders buys most: spending starts when the
+    bank holds a unit for each decoder, which makes its level the price. Steps without a decoder are
+    free.
+
+    Source: design, "Mean SLO: segregate".
+    """
+
+    def __init__(self, slo: Slo) -> None:
+        self._threshold_s = slo.threshold_s
+        self._delay_s = 0.0
+        self._tolerance_s = slo.tolerance_s
+        self._measured_s = 0.0
+        self._known_s = 0.0
+        self._spending = False
+
+    @property
+    def bank_s(self) -> float:
+        """Slack in hand, seconds summed over tokens; negative while the mean is above the SLO."""
+        if self._tolerance_s is None:
+            return self._measured_s
+        return min(self._measured_s, self._known_s)
+
+    def step_limit(self, load: OnlineLoad) -> StepLimit:
+        """The online work's own time plus what the bank affords."""
+        if load.decoders == 0:
+            return NO_LIMIT
+        unit_s = _BANK_UNIT_TOKENS * self._threshold_s * load.decoders
+        floor_s = unit_s * (_BANK_LOW if self._spending else 1.0)
+        self._spending = self.bank_s > floor_s
+        if not self._spending:
+            return StepLimit(seconds=load.base_s, reason="tbt-mean")
+        extra_s = (self.bank_s - unit_s * _BANK_LOW) / load.decoders
+        return StepLimit(seconds=load.base_s + extra_s, reason="tbt-mean")
+
+    def on_token(self, tbt_s: float, offline_delay_s: float) -> None:
+        """Banks the difference to the threshold, and to the tolerance where that is known."""
+        cap_s = _BANK_CAP_TOKENS * self._threshold_s
+        gain_s = self._threshold_s - self._delay_s - tbt_s
+        self._measured_s = min(cap_s, max(-cap_s, self._measured_s + gain_s))
+        if self._tolerance_s is not None:
+            gain_s = self._tolerance_s - offline_delay_s
+            self._known_s = min(cap_s, max(-cap_s, self._known_s + gain_s))
+
+    def set_client_delay(self, delay_s: float) -> None:
+        """Lowers the threshold, to no less than half."""
+        self._delay_s = min(max(delay_s, 0.0), self._threshold_s / 2)

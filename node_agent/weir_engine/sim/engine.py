@@ -1,0 +1,130 @@
+"""An engine in virtual time: executes plans on a KV manager and a cost model, as vLLM would.
+
+It obeys; a plan that does not fit raises. No decision belongs here.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from weir_engine.errors import InvariantError
+from weir_engine.ids import BlockHash, RequestId
+from weir_engine.kv.manager import KvManager
+from weir_engine.kv.view import PrefixHit
+from weir_engine.request import Request
+from weir_engine.sched.plan import StepPlan
+from weir_engine.sim.cost import CostModel, Part
+from weir_engine.sim.hashes import BlockHasher
+from weir_engine.sim.workload import RequestSpec, Segment, output_key
+
+
+@dataclass(kw_only=True, slots=True)
+class Running:
+    """A request as the engine has it: the scheduler's object and what only its sender knows."""
+
+    request: Request
+    output_tokens: int
+    hashes: list[BlockHash]
+    tokens_s: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Executed:
+    """What a plan takes and yields: ``yields`` get a token when the step ends."""
+
+    seconds: float
+    online_s: float
+    yields: tuple[RequestId, ...]
+
+
+class SimEngine:
+    """Blocks, batch and time of one replica."""
+
+    def __init__(self, *, kv: KvManager, cost: CostModel, rng: np.random.Generator) -> None:
+        self.kv = kv
+        self._cost = cost
+        self._rng = rng
+        self._hasher = BlockHasher(kv.block_size_tokens)
+        self._known: dict[RequestId, Running] = {}
+        self._batch: frozenset[RequestId] = frozenset()
+
+    def __getitem__(self, request_id: RequestId) -> Running:
+        return self._known[request_id]
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def accept(self, spec: RequestSpec, arrival_s: float) -> Request:
+        """Take a request in; the scheduler gets what this returns."""
+        output = Segment(key=output_key(spec.id), tokens=spec.output_tokens)
+        hashes = self._hasher.hashes((*spec.segments, output))
+        request = Request(
+            id=spec.id,
+            klass=spec.klass,
+            arrival_s=arrival_s,
+            prompt_tokens=spec.prompt_tokens,
+            max_output_tokens=spec.output_tokens,
+            block_hashes=hashes[: spec.prompt_tokens // self.kv.block_size_tokens],
+            group=spec.group,
+        )
+        self._known[spec.id] = Running(
+            request=request, output_tokens=spec.output_tokens, hashes=hashes
+        )
+        self.kv.expect(request)
+        return request
+
+    def start(self, plan: StepPlan) -> Executed:
+        """Take blocks and time for a plan. Call before the scheduler's ``begin``.
+
+        Raises:
+            InvariantError: a preempted request holds nothing, or a planned hit is not there.
+            CapacityError: the plan takes more blocks than are free.
+        """
+        for preemption in plan.preempt:
+            self.kv.preempt(self._known[preemption.request_id].request)
+        parts: list[Part] = []
+        online: list[Part] = []
+        yields: list[RequestId] = []
+        for work in plan.work:
+            request = self._known[work.request_id].request
+            hit = PrefixHit(tokens=work.hit_tokens, free_blocks=0) if work.admitted else None
+            self.kv.allocate(request, new_tokens=work.tokens, hit=hit)
+            computed = work.hit_tokens if work.admitted else request.computed_tokens
+            part = Part(
+                tokens=work.tokens,
+                computed_tokens=computed,
+                joined=work.request_id not in self._batch,
+            )
+            parts.append(part)
+            if request.is_online:
+                online.append(part)
+            end = computed + work.tokens
+            if end > request.known_tokens:
+                raise InvariantError(
+                    f"request {request.id} knows {request.known_tokens} tokens, planned to {end}"
+                )
+            if end == request.known_tokens:
+                yields.append(request.id)
+        self._batch = frozenset(work.request_id for work in plan.work)
+        return Executed(
+            seconds=self._cost.seconds(parts, self._rng),
+            online_s=self._cost.work_s(online) - self._cost.work_s(()),
+            yields=tuple(yields),
+        )
+
+    def finish(self, plan: StepPlan, executed: Executed, ended_s: float) -> list[Running]:
+        """Cache what was computed, hand out tokens; returns the requests that ended."""
+        for work in plan.work:
+            self.kv.commit(self._known[work.request_id].request)
+        ended = []
+        for request_id in executed.yields:
+            running = self._known[request_id]
+            request = running.request
+            running.tokens_s.append(ended_s)
+            full = request.known_tokens // self.kv.block_size_tokens
+            request.block_hashes.extend(running.hashes[len(request.block_hashes) : full])
+            if len(running.tokens_s) == running.output_tokens:
+                self.kv.free(request_id)
+                del self._known[request_id]
+                ended.append(running)
+        return ended

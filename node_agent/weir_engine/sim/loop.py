@@ -1,0 +1,182 @@
+"""Runs the production scheduler in virtual time: arrivals, plans, steps, records.
+
+Arrivals during a step wait for its end, as in a synchronous engine.
+"""
+
+from collections.abc import Iterator
+from math import inf
+from typing import Protocol
+
+from weir_engine.ids import RequestId
+from weir_engine.request import Request
+from weir_engine.sched.plan import StepOutcome, StepPlan
+from weir_engine.sim.clock import VirtualClock
+from weir_engine.sim.engine import Executed, Running, SimEngine
+from weir_engine.sim.events import Arrivals
+from weir_engine.sim.records import RequestRecord, SimResult, StepRecord
+from weir_engine.sim.workload import RequestSpec
+
+
+class Planner(Protocol):
+    """A scheduler, Weir's or a baseline's."""
+
+    def add(self, request: Request) -> None:
+        """A request arrives."""
+        ...
+
+    def plan(self, now_s: float) -> StepPlan:
+        """Decide the next step; changes nothing."""
+        ...
+
+    def begin(self, plan: StepPlan) -> None:
+        """The plan was sent to the engine."""
+        ...
+
+    def commit(self, plan: StepPlan, outcome: StepOutcome) -> None:
+        """The step ended."""
+        ...
+
+
+class Feeder(Protocol):
+    """Where offline requests come from, a few at a time."""
+
+    def take(self, *, now_s: float, unfinished: int) -> list[RequestSpec]:
+        """Requests to hand to the engine now, which has ``unfinished`` offline ones."""
+        ...
+
+    def online_ended(self, record: RequestRecord) -> None:
+        """An online request ended: its latencies are known now."""
+        ...
+
+
+class Window:
+    """Keeps up to ``size`` offline requests in the engine, in the order given."""
+
+    def __init__(self, specs: tuple[RequestSpec, ...], *, size: int) -> None:
+        self._rest: Iterator[RequestSpec] = iter(specs)
+        self._size = size
+
+    def take(self, *, now_s: float, unfinished: int) -> list[RequestSpec]:  # noqa: ARG002
+        """Fills the window up."""
+        missing = self._size - unfinished
+        return [spec for _, spec in zip(range(missing), self._rest, strict=False)]
+
+    def online_ended(self, record: RequestRecord) -> None:
+        """Makes no difference."""
+
+
+class Simulation:
+    """One replica, one run. ``run`` may be called once."""
+
+    def __init__(
+        self,
+        *,
+        scheduler: Planner,
+        engine: SimEngine,
+        online: tuple[RequestSpec, ...],
+        offline: Feeder,
+    ) -> None:
+        self._scheduler = scheduler
+        self._engine = engine
+        self._arrivals = Arrivals(online)
+        self._offline = offline
+        self._clock = VirtualClock()
+        self._steps: list[StepRecord] = []
+        self._online: list[RequestRecord] = []
+        self._offline_unfinished = 0
+        self._offline_finished = 0
+        self._preemptions = 0
+        self._served: dict[RequestId, int] = {}
+
+    def run(self, *, until_s: float) -> SimResult:
+        """Simulate up to ``until_s``: a step under way then is the last."""
+        while self._clock.now_s < until_s:
+            self._take_arrivals()
+            now_s = self._clock.now_s
+            plan = self._scheduler.plan(now_s)
+            if plan.work:
+                self._step(plan)
+                continue
+            if plan.preempt:
+                self._engine.start(plan)
+                self._scheduler.begin(plan)
+            wait_s = inf if plan.idle_s is None else now_s + max(plan.idle_s, 1e-4)
+            self._clock.advance_to(min(until_s, wait_s, self._arrivals.next_s))
+        return SimResult(
+            steps=tuple(self._steps),
+            online=tuple(self._online),
+            offline_finished=self._offline_finished,
+            preemptions=self._preemptions,
+            ended_s=self._clock.now_s,
+        )
+
+    def _take_arrivals(self) -> None:
+        now_s = self._clock.now_s
+        for spec in self._arrivals.due(now_s):
+            self._scheduler.add(self._engine.accept(spec, spec.arrival_s))
+        for spec in self._offline.take(now_s=now_s, unfinished=self._offline_unfinished):
+            self._scheduler.add(self._engine.accept(spec, now_s))
+            self._offline_unfinished += 1
+
+    def _step(self, plan: StepPlan) -> None:
+        started_s = self._clock.now_s
+        executed = self._engine.start(plan)
+        self._scheduler.begin(plan)
+        ended_s = started_s + executed.seconds
+        self._clock.advance_to(ended_s)
+        self._record(plan, executed, ended_s)
+        ended = self._engine.finish(plan, executed, ended_s)
+        outcome = StepOutcome(
+            started_s=started_s,
+            ended_s=ended_s,
+            tokens=dict.fromkeys(executed.yields, 1),
+            finished=frozenset(running.request.id for running in ended),
+        )
+        self._scheduler.commit(plan, outcome)
+        for running in ended:
+            self._end(running)
+
+    def _record(self, plan: StepPlan, executed: Executed, ended_s: float) -> None:
+        online = computed = served = 0
+        for work in plan.work:
+            request = self._engine[work.request_id].request
+            if request.is_online:
+                online += work.tokens
+                continue
+            computed += work.tokens
+            # A token counts once, in the step that first has it, computed or found in the cache.
+            before = self._served.get(work.request_id, 0)
+            if request.computed_tokens > before:
+                served += request.computed_tokens - before
+                self._served[work.request_id] = request.computed_tokens
+        self._preemptions += len(plan.preempt)
+        self._steps.append(
+            StepRecord(
+                started_s=self._clock.now_s - executed.seconds,
+                ended_s=ended_s,
+                predicted_s=plan.predicted_s,
+                online_tokens=online,
+                offline_computed_tokens=computed,
+                offline_served_tokens=served,
+                online_s=executed.online_s,
+                limit_reason=plan.limit_reason,
+            )
+        )
+
+    def _end(self, running: Running) -> None:
+        request = running.request
+        if not request.is_online:
+            self._served.pop(request.id, None)
+            self._offline_unfinished -= 1
+            self._offline_finished += 1
+            return
+        record = RequestRecord(
+            id=request.id,
+            arrival_s=request.arrival_s,
+            prompt_tokens=request.prompt_tokens,
+            hit_tokens=request.hit_tokens,
+            tokens_s=tuple(running.tokens_s),
+            preemptions=request.preemptions,
+        )
+        self._online.append(record)
+        self._offline.online_ended(record)

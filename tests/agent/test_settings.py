@@ -1,0 +1,75 @@
+"""Settings fail loudly and say what would be right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from weir_agent.sample_model import SampleModelShape, write_sample_model
+from weir_agent.settings import AgentSettings, SettingsError, load_settings
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("WEIR_PORT", "70000"),
+        ("WEIR_CONTROL_PLANE_URL", "ftp://x"),
+        ("WEIR_SLO", '[{"metric": "tbt", "statistic": "p30", "threshold_s": 1}]'),
+        ("WEIR_AGENT_ID", "../x"),
+        ("WEIR_RESULT_MAX_BYTES", "10"),
+        ("WEIR_HANG_AFTER_S", "0"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_variable(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SettingsError, match=f"set {variable}"):
+        load_settings()
+
+
+def test_engine_args_are_split_as_a_shell_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEIR_ENGINE_ARGS", "--model '/a b' --max-num-seqs 4")
+    assert load_settings().engine_args == ("--model", "/a b", "--max-num-seqs", "4")
+
+
+def test_slos_come_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEIR_SLO", '[{"metric": "tbt", "statistic": "p99", "threshold_s": 0.1}]')
+    (slo,) = load_settings().slo
+    assert (slo.metric, slo.statistic, slo.threshold_s) == ("tbt", "p99", 0.1)
+
+
+def test_every_setting_is_described() -> None:
+    assert [
+        name for name, field in AgentSettings.model_fields.items() if not field.description
+    ] == []
+
+
+def test_a_sample_model_is_the_same_every_time(tmp_path: Path) -> None:
+    shape = SampleModelShape(layers=1, hidden_size=64, intermediate_size=64, heads=2, kv_heads=1)
+    for name in ("a", "b"):
+        write_sample_model(tmp_path / name, shape)
+    files = sorted(path.name for path in (tmp_path / "a").iterdir())
+    assert files == [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
+    for name in files:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "word"),
+    [
+        ({"hidden_size": 100, "heads": 3}, "hidden_size"),
+        ({"heads": 8, "kv_heads": 3}, "kv_heads"),
+        ({"vocabulary": 100}, "vocabulary"),
+    ],
+)
+def test_a_shape_that_no_engine_loads_is_refused(sizes: dict[str, int], word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        SampleModelShape(**sizes)

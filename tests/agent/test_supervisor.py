@@ -1,0 +1,128 @@
+"""The parent starts the agent again, and only then when that can help."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import os, signal, sys, time
+from pathlib import Path
+from weir_agent.supervisor import Supervisor
+
+folder, plan = Path(sys.argv[1]), sys.argv[2].split(",")
+
+def work(ready):
+    starts = folder / "starts"
+    count = len(starts.read_text()) if starts.exists() else 0
+    starts.write_text("x" * (count + 1))
+    (folder / "child").write_text(str(os.getpid()))
+    step = plan[min(count, len(plan) - 1)]
+    if step != "fail-early":
+        ready()
+    if step == "segv":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if step == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if step == "raise":
+        raise RuntimeError("broken")
+    if step == "serve":
+        stopped = []
+        signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
+        (folder / "serving").touch()
+        while not stopped:
+            time.sleep(0.01)
+        return 0
+    if step == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        (folder / "serving").touch()
+        time.sleep(60)
+    return {"ok": 0, "usage": 2, "fail-early": 1}.get(step, 75)
+
+def after_fault():
+    with (folder / "faults").open("a") as file:
+        file.write("x")
+
+sys.exit(Supervisor(work, after_fault=after_fault, first_pause_s=0.01, stop_within_s=1).run())
+"""
+
+
+class Parent:
+    def __init__(self, folder: Path, plan: str) -> None:
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(PROGRAM), str(folder), plan],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+
+    def wait_for(self, name: str) -> None:
+        deadline_s = time.monotonic() + 20
+        while not (self.folder / name).exists():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+
+    def count(self, name: str) -> int:
+        path = self.folder / name
+        return len(path.read_text()) if path.exists() else 0
+
+
+@pytest.mark.parametrize(
+    ("plan", "status", "starts", "faults"),
+    [
+        ("ok", 0, 1, 0),
+        ("usage", 2, 1, 0),
+        ("fail-early", 1, 1, 0),
+        ("died,died,ok", 0, 3, 0),
+        ("segv,ok", 0, 2, 1),
+        ("kill,kill,ok", 0, 3, 0),
+        ("raise,ok", 0, 2, 0),
+    ],
+)
+def test_what_is_started_again(
+    tmp_path: Path, plan: str, status: int, starts: int, faults: int
+) -> None:
+    """Design §8 rule 5: a kill from outside suspects nobody, a fault of the process does."""
+    parent = Parent(tmp_path, plan)
+    assert parent.process.wait(30) == status
+    assert (parent.count("starts"), parent.count("faults")) == (starts, faults)
+
+
+def test_sigterm_is_passed_on_and_ends_in_order(tmp_path: Path) -> None:
+    parent = Parent(tmp_path, "died,serve")
+    parent.wait_for("serving")
+    parent.process.terminate()
+    assert parent.process.wait(20) == 0
+    assert parent.count("starts") == 2
+
+
+def test_a_child_that_does_not_stop_is_killed(tmp_path: Path) -> None:
+    parent = Parent(tmp_path, "deaf")
+    parent.wait_for("serving")
+    parent.process.terminate()
+    assert parent.process.wait(20) == 128 + signal.SIGKILL
+
+
+def test_the_child_dies_with_its_parent(tmp_path: Path) -> None:
+    parent = Parent(tmp_path, "serve")
+    parent.wait_for("serving")
+    child = int((tmp_path / "child").read_text())
+    parent.process.kill()
+    parent.process.wait(10)
+    deadline_s = time.monotonic() + 10
+    while _runs(child):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,259 @@
+"""The agent as a process with a real vLLM engine: classes, streaming, offline lines, faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.fake_control_plane import FakeControlPlane, completion_lines
+from tests.support.processes import ProcessDiedError, free_port, stop, tail, wait_ready
+from tests.support.serving import serve_in_thread
+from weir_agent.sample_model import SampleModelShape, write_sample_model
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
+
+ENGINE_ARGS = (
+    "--served-model-name sample --dtype bfloat16 --block-size 32 --enforce-eager "
+    "--max-model-len 1024 --num-gpu-blocks-override 256 --max-num-seqs 16"
+)
+
+
+class RealAgent:
+    """`weir serve agent` as a process, its control plane in this one."""
+
+    def __init__(
+        self, folder: Path, model: Path, control_plane: FakeControlPlane, url: str
+    ) -> None:
+        self.control_plane = control_plane
+        self.port = free_port()
+        self.log = folder / "agent.log"
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=120)
+        environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("WEIR_")},
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "WEIR_PORT": str(self.port),
+            "WEIR_AGENT_ID": "agent-1",
+            "WEIR_DATA_DIR": str(folder / "data"),
+            "WEIR_CONTROL_PLANE_URL": url,
+            "WEIR_RESTART_BACKOFF_S": "0.1",
+            "WEIR_ENGINE_ARGS": f"--model {model} {ENGINE_ARGS}",
+            "OMP_NUM_THREADS": "1",
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "HF_HUB_OFFLINE": "1",
+        }
+        with self.log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "weir_cli", "serve", "agent"],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        wait_ready(self.process, self.ready, self.log, within_s=180)
+
+    def ready(self) -> bool:
+        try:
+            return self.http.get("/readyz", timeout=2).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def until(self, condition: Callable[[], bool], *, within_s: float = 120) -> None:
+        deadline_s = time.monotonic() + within_s
+        while not condition():
+            if self.process.poll() is not None or time.monotonic() > deadline_s:
+                raise ProcessDiedError(f"not in time\n{tail(self.log)}")
+            time.sleep(0.05)
+
+    def metric(self, name: str) -> float:
+        for line in self.http.get("/metrics").text.splitlines():
+            if line.startswith(f"{name} "):
+                return float(line.rsplit(" ", 1)[1])
+        return 0.0
+
+    def processes(self) -> list[int]:
+        """Child and engine, in order of descent."""
+        found, parent = [], self.process.pid
+        while (children := _children(parent)) != []:
+            parent = children[-1]
+            found.append(parent)
+        return found
+
+
+def _children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task")
+    return [
+        int(child)
+        for task in tasks.iterdir()
+        for child in (task / "children").read_text().split()
+        if b"resource_tracker" not in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]
+
+
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealAgent]:
+    folder = tmp_path_factory.mktemp("agent")
+    model = folder / "model"
+    write_sample_model(
+        model,
+        SampleModelShape(layers=2, hidden_size=128, intermediate_size=256, heads=4, kv_heads=2),
+    )
+    control_plane = FakeControlPlane(next_sync_s=0.2)
+    control_plane.policy = {**(control_plane.policy or {}), "offline_kv_blocks": 200}
+    with serve_in_thread(control_plane.app) as url:
+        running = RealAgent(folder, model, control_plane, url)
+        yield running
+        stop(running.process, within_s=60)
+        running.http.close()
+
+
+CHAT = {
+    "model": "sample",
+    "messages": [{"role": "user", "content": "Tell me something."}],
+    "max_tokens": 12,
+    "temperature": 0,
+}
+
+
+def run_lines(agent: RealAgent, bodies: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The results of these bodies as a chunk of their own."""
+    plane = agent.control_plane
+    first = 1 + max(plane.results, default=0)
+    lines = [
+        {"line": first + index, "custom_id": f"id-{index}", "url": url, "body": body}
+        for index, (url, body) in enumerate(bodies)
+    ]
+    plane.add_chunk(lines)
+    agent.until(lambda: plane.done)
+    return [plane.results[first + index][0] for index in range(len(bodies))]
+
+
+def test_streaming_arrives_in_parts(agent: RealAgent) -> None:
+    with agent.http.stream("POST", "/v1/chat/completions", json={**CHAT, "stream": True}) as answer:
+        events = [line for line in answer.iter_lines() if line.startswith("data: ")]
+    assert events[-1] == "data: [DONE]"
+    text = "".join(
+        json.loads(event[6:])["choices"][0]["delta"].get("content") or "" for event in events[:-1]
+    )
+    whole = agent.http.post("/v1/chat/completions", json=CHAT).json()
+    assert text == whole["choices"][0]["message"]["content"]
+    assert len(events) > 5
+
+
+def test_an_offline_line_is_answered_as_online_traffic_is(agent: RealAgent) -> None:
+    completion = {"model": "sample", "prompt": "Once upon", "max_tokens": 7, "temperature": 0}
+    results = run_lines(agent, [("/v1/chat/completions", CHAT), ("/v1/completions", completion)])
+    for result, (path, body) in zip(
+        results,
+        (("/v1/chat/completions", CHAT), ("/v1/completions", completion)),
+        strict=True,
+    ):
+        online = agent.http.post(path, json=body)
+        assert result["response"]["status_code"] == online.status_code == 200
+        offline_body, online_body = result["response"]["body"], online.json()
+        for varies in ("id", "created"):
+            offline_body.pop(varies)
+            online_body.pop(varies)
+        assert offline_body == online_body
+    assert results[0]["usage"]["output_tokens"] == 12
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"messages": [{"role": "wizard", "content": "x"}]},
+        {"messages": [{"role": "user", "content": "x" * 3000}]},
+        {"temperature": -4},
+        {"max_tokens": "many"},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": 3}}},
+    ],
+    ids=["role", "too-long", "temperature", "max_tokens", "schema"],
+)
+def test_a_lines_own_error_is_its_result_word_for_word(
+    agent: RealAgent, change: dict[str, Any]
+) -> None:
+    """Design §8 rule 5: a line's own error is a result, never a retry."""
+    body = {**CHAT, **change}
+    (result,) = run_lines(agent, [("/v1/chat/completions", body)])
+    online = agent.http.post("/v1/chat/completions", json=body)
+    assert online.status_code == 400
+    assert result["response"]["status_code"] == 400
+    assert result["response"]["body"] == online.json()
+
+
+def test_no_http_client_can_claim_a_class(agent: RealAgent) -> None:
+    """Design §8, Security: the agent alone sets class and priority."""
+    agent.until(lambda: agent.metric('weir_engine_requests{class="offline",state="waiting"}') == 0)
+    offline = agent.metric('weir_tokens_total{class="offline",kind="served"}')
+    for claim in (
+        {"priority": 5},
+        {"vllm_xargs": {"weir": "offline"}},
+        {"vllm_xargs": {"weir.class": "offline"}},
+    ):
+        answer = agent.http.post(
+            "/v1/completions",
+            json={"model": "sample", "prompt": "claim", "max_tokens": 20, **claim},
+            headers={"X-Vllm-Priority": "7"},
+        )
+        assert answer.status_code == 200
+    time.sleep(1.5)
+    assert agent.metric('weir_tokens_total{class="offline",kind="served"}') == offline
+    run_lines(agent, [("/v1/completions", line["body"]) for line in completion_lines(2)])
+    agent.until(lambda: agent.metric('weir_tokens_total{class="offline",kind="served"}') > offline)
+
+
+def test_a_killed_engine_comes_back_and_every_line_is_answered_once(agent: RealAgent) -> None:
+    """Design §8 rule 5: the lines in the engine are reported; online is back by itself."""
+    plane = agent.control_plane
+    first = 1 + max(plane.results, default=0)
+    plane.add_chunk(completion_lines(24, first=first, max_tokens=200))
+    agent.until(lambda: agent.metric('weir_engine_requests{class="offline",state="running"}') > 0)
+    engine = agent.processes()[-1]
+    os.kill(engine, signal.SIGKILL)
+    agent.until(lambda: bool(plane.deaths))
+    agent.until(agent.ready)
+    assert agent.http.post("/v1/chat/completions", json=CHAT).status_code == 200
+    agent.until(lambda: plane.done, within_s=240)
+    (death,) = plane.deaths.values()
+    assert death["kind"] == "crash"
+    assert {entry["line"] for entry in death["resident"]} <= set(range(first, first + 24))
+    assert death["resident"]
+    assert all(len(plane.results[line]) == 1 for line in range(first, first + 24))
+    assert agent.processes()[-1] != engine
+
+
+def test_a_killed_agent_leaves_no_process_behind(agent: RealAgent) -> None:
+    child, engine = agent.processes()
+    os.kill(child, signal.SIGKILL)
+    agent.until(lambda: not Path(f"/proc/{engine}").exists(), within_s=10)
+    agent.until(agent.ready)
+    assert agent.processes() != [child, engine]
+    assert agent.metric("weir_engine_restarts_total") == 2  # the engine's death before, and this
+
+
+def test_sigterm_finishes_streams_and_hands_work_back(agent: RealAgent) -> None:
+    """Design §9: on SIGTERM offline work is handed back, online drained, then the engine stops."""
+    plane = agent.control_plane
+    first = 1 + max(plane.results, default=0)
+    plane.add_chunk(completion_lines(16, first=first, max_tokens=900))
+    agent.until(lambda: agent.metric('weir_engine_requests{class="offline",state="running"}') > 0)
+    request = {**CHAT, "max_tokens": 150, "stream": True}
+    with agent.http.stream("POST", "/v1/chat/completions", json=request) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        agent.process.terminate()
+        rest = list(lines)
+    assert "data: [DONE]" in rest
+    assert agent.process.wait(60) == 0
+    assert plane.syncs[-1]["state"] == "draining"
+    assert all(chunk.state != "leased" for chunk in plane.chunks.values())
+    assert all(len(records) == 1 for records in plane.results.values())

@@ -1,0 +1,143 @@
+"""One rule judges all arms, and claims are made only of runs that hold their SLO."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.claims import Claim
+from benchmarks.colocation.arms import ONLINE_ONLY, WEIR, Run, all_arms, static_arms
+from benchmarks.colocation.bound import bound_of
+from benchmarks.colocation.calibrate import fit
+from benchmarks.colocation.cells import Cell, all_cells, baseline_of, excess, holds
+from benchmarks.colocation.judge import judge
+from benchmarks.colocation.setup import EngineSetup, engine_args
+from benchmarks.colocation.statements import claims_of
+from weir_cli.loadlab.measure import Measurement
+from weir_cli.loadlab.records import OnlineLatency, latency_stats
+
+
+def measurement(
+    *,
+    ttft_s: tuple[float, ...] = (0.1,),
+    tbt_s: tuple[float, ...] = (0.01,),
+    served: float = 0.0,
+    failed: int = 0,
+    steps: float = 50.0,
+    busy: float = 0.5,
+) -> Measurement:
+    return Measurement(
+        window_s=60.0,
+        online=OnlineLatency(
+            requests=10,
+            failed=failed,
+            ttft=latency_stats(ttft_s),
+            tbt=latency_stats(tbt_s),
+            tpot=latency_stats(tbt_s),
+        ),
+        online_tokens_per_s=500.0,
+        online_hit_rate=0.0,
+        offline_served_per_s=served,
+        offline_computed_per_s=served / 10,
+        steps_per_s=steps,
+        busy_share=busy,
+        client_cpu_share=0.01,
+        preemptions=0,
+        offline_errors=0,
+        errors=(),
+    )
+
+
+BASE = baseline_of([measurement(tbt_s=(0.010,)), measurement(tbt_s=(0.012,))])
+
+
+def test_the_matrix_is_five_slos_at_four_tolerances() -> None:
+    assert len(set(all_cells())) == 20
+
+
+def test_bounds_are_online_only_plus_the_tolerance() -> None:
+    (target,) = BASE.targets(Cell(slo="p99-tbt", tolerance_percent=20))
+    assert target.threshold_s == pytest.approx(0.011 * 1.2)
+
+
+def test_the_spread_of_online_only_widens_the_bound_at_five_percent_only() -> None:
+    run = measurement(tbt_s=(0.0125,))
+    assert holds(run, Cell(slo="mean-tbt", tolerance_percent=5), BASE)
+    assert not holds(run, Cell(slo="mean-tbt", tolerance_percent=10), BASE)
+
+
+def test_all_means_every_latency() -> None:
+    cell = Cell(slo="all", tolerance_percent=50)
+    assert holds(measurement(), cell, BASE)
+    assert not holds(measurement(ttft_s=(0.16,)), cell, BASE)
+
+
+def test_a_failed_online_request_breaks_every_cell() -> None:
+    assert excess(measurement(failed=1), Cell(slo="mean-tbt", tolerance_percent=50), BASE) > 1
+
+
+def test_the_bound_takes_the_fixed_part_and_the_online_share_off_full_speed() -> None:
+    bound = bound_of(
+        c0_s=0.005,
+        online_only=[measurement(busy=0.4, steps=50.0)],
+        ceiling=[measurement(served=9_500.0, busy=1.0, steps=10.0)],
+        packed=[],
+    )
+    assert bound.online_share == pytest.approx(0.15)
+    assert bound.full_per_s == pytest.approx(10_000)
+    assert bound.tokens_per_s(0.05) == pytest.approx(7_500)
+    assert bound.tokens_per_s(0.001) == 0
+
+
+def test_calibration_finds_the_costs_that_made_its_samples() -> None:
+    costs = np.array([0.005, 1e-4, 2e-7, 2e-4, 1e-6, 0.012])
+    source = np.random.default_rng(0)
+    rows = source.uniform(0, 1, (40, 6)) * np.array([0, 1500, 1e6, 16, 2e4, 1])
+    rows[:, 0] = 1.0
+    cost = fit(rows, rows @ costs)
+    assert cost.c0_s == pytest.approx(0.005, rel=1e-6)
+    assert cost.decode_us(1500) == pytest.approx(1_700, rel=1e-6)
+    assert cost.error_share == pytest.approx(0, abs=1e-9)
+
+
+def claims_for(weir_served: float, weir_tbt_s: float) -> dict[str, Claim]:
+    cell = Cell(slo="p99-tbt", tolerance_percent=50)
+    static, aimd = static_arms()[0], next(arm for arm in all_arms() if arm.name == "aimd")
+    results = {
+        Run(workload="trace", arm=ONLINE_ONLY, cell=None, repeat=0): measurement(),
+        Run(workload="trace", arm=static, cell=None, repeat=0): measurement(served=4_000.0),
+        Run(workload="trace", arm=aimd, cell=cell, repeat=0): measurement(served=1_000.0),
+        Run(workload="trace", arm=WEIR, cell=cell, repeat=0): measurement(
+            served=weir_served, tbt_s=(weir_tbt_s,)
+        ),
+    }
+    result = judge(results, "trace", cell, BASE, None)
+    return {c.id: c for c in claims_of([result], ceiling_per_s=10_000.0)}
+
+
+def test_weir_is_compared_with_the_strongest_static_arm_that_holds() -> None:
+    claims = claims_for(5_000.0, 0.012)
+    assert claims["colocation/p99-tbt/50%/slo"].met
+    assert claims["colocation/p99-tbt/50%/static"].value == pytest.approx(1.25)
+
+
+def test_a_missed_slo_leaves_no_throughput_to_claim() -> None:
+    claims = claims_for(50_000.0, 0.05)
+    assert claims["colocation/p99-tbt/50%/slo"].met is False
+    assert claims["colocation/p99-tbt/50%/static"].value is None
+    assert claims["colocation/p99-tbt/50%/static"].met is False
+
+
+def test_runs_have_names_of_their_own() -> None:
+    cells = [*all_cells(), None]
+    runs = [Run(workload="trace", arm=arm, cell=c, repeat=0) for arm in all_arms() for c in cells]
+    assert len({run.key for run in runs}) == len(runs)
+
+
+def test_arms_share_every_engine_setting_but_the_step(tmp_path: Path) -> None:
+    base = engine_args(tmp_path, EngineSetup())
+    for arm in all_arms():
+        args = engine_args(tmp_path, dataclasses.replace(arm.engine, slos=()))
+        differing = {base[i - 1] for i, (a, b) in enumerate(zip(base, args, strict=True)) if a != b}
+        assert differing <= {"--max-num-batched-tokens", "--max-num-seqs"}

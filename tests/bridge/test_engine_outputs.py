@@ -1,0 +1,158 @@
+"""What users get from a real vLLM under Weir: the same tokens, whatever runs beside and before."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.bridge.engine_host import Ask, EngineHost, numbers, text
+
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
+
+POLICY = {"offline_kv_blocks": 200, "offline_seq_slots": 12}
+
+
+def mixed_asks(seed: int, *, documents: int = 3, offline: int = 9, online: int = 5) -> list[Ask]:
+    rng = numbers(seed)
+    shared = [text(rng, 200) for _ in range(documents)]
+    asks = [
+        Ask(
+            id=f"off{number}",
+            prompt=shared[number % documents] + text(rng, rng.randrange(5, 60)),
+            output=rng.randrange(2, 20),
+            offline=True,
+        )
+        for number in range(offline)
+    ]
+    asks += [
+        Ask(id=f"on{number}", prompt=text(rng, rng.randrange(5, 300)), output=rng.randrange(2, 30))
+        for number in range(online)
+    ]
+    rng.shuffle(asks)
+    return asks
+
+
+def test_tokens_equal_stock_vllm_with_and_without_colocation(host: EngineHost) -> None:
+    asks = mixed_asks(1)
+    host.use_stock()
+    expected = host.run(asks)
+    host.use_weir({"policy": POLICY})
+    assert host.run(asks) == expected
+    host.use_weir()
+    online = [ask for ask in asks if not ask.offline]
+    assert host.run(online) == {ask.id: expected[ask.id] for ask in online}
+
+
+@pytest.mark.parametrize("seed", [2, 3, 4])
+def test_preempted_requests_resume_with_the_tokens_they_produced(
+    host: EngineHost, seed: int
+) -> None:
+    """Invariant 4, with a KV cache that cannot hold everything."""
+    asks = mixed_asks(seed, offline=14, online=8)
+    host.use_stock()
+    expected = host.run(asks)
+    driver = host.use_weir({"policy": {**POLICY, "offline_kv_blocks": 40}}, blocks=41)
+    rng = numbers(seed)
+    waiting = [ask for ask in asks if not ask.offline]
+    for ask in asks:
+        if ask.offline:
+            host.add(ask)
+    done: dict[str, tuple[int, ...]] = {}
+    for finished in host.steps():
+        done.update(finished)
+        idle = not host.engine.has_unfinished_requests()
+        if waiting and (idle or rng.random() < 0.2):
+            host.add(waiting.pop())
+    for ask in waiting:
+        host.add(ask)
+    for finished in host.steps():
+        done.update(finished)
+    assert done == expected
+    assert driver.telemetry()["preemptions"] > 0
+
+
+def test_offline_requests_wait_without_a_policy_and_run_with_one(host: EngineHost) -> None:
+    driver = host.use_weir()
+    rng = numbers(5)
+    host.add(Ask(id="off", prompt=text(rng, 50), offline=True))
+    host.add(Ask(id="on", prompt=text(rng, 50)))
+    finished = [name for _ in range(40) for name in host.step()]
+    assert finished == ["on"]
+    assert host.scheduler.get_num_unfinished_requests() == 0  # parked: the loop may sleep
+    assert len(host.scheduler.waiting) == 1
+    assert host.core.weir_set_policy(POLICY) == {"accepted": True}
+    assert host.scheduler.get_num_unfinished_requests() == 1
+    assert [name for done in host.steps() for name in done] == ["off"]
+    assert driver.telemetry()["offline_kv_blocks"] == 0
+
+
+def test_class_decides_priority_whatever_the_client_asked(host: EngineHost) -> None:
+    host.use_weir()
+    host.engine.add_request(
+        "greedy",
+        {"prompt_token_ids": [97] * 10},
+        _params(),
+        priority=-100,
+    )
+    assert [request.priority for request in host.scheduler.requests.values()] == [0]
+
+
+def test_a_request_with_a_broken_tag_ends_with_an_error_and_alone(host: EngineHost) -> None:
+    host.use_weir()
+    rng = numbers(6)
+    host.add(Ask(id="broken", prompt=text(rng, 20), tag={"class": "both"}))
+    host.add(Ask(id="fine", prompt=text(rng, 20), output=4))
+    reasons = {}
+    for _ in range(30):
+        for result in host.engine.step():
+            if result.finished:
+                reasons[result.request_id] = result.outputs[0].finish_reason
+    assert reasons == {"broken": "error", "fine": "length"}
+    assert host.driver.telemetry()["requests"] == 0
+
+
+def test_structured_output_waits_for_its_grammar_and_then_runs(host: EngineHost) -> None:
+    from vllm.sampling_params import StructuredOutputsParams
+
+    host.use_weir()
+    ask = Ask(
+        id="shaped",
+        prompt=text(numbers(7), 30),
+        output=8,
+        params={"structured_outputs": StructuredOutputsParams(regex="[ab]{8}")},
+    )
+    done = host.run([ask])
+    assert set(done["shaped"]) <= {ord("a"), ord("b")}
+
+
+def test_aborted_requests_leave_nothing_behind(host: EngineHost) -> None:
+    driver = host.use_weir({"policy": POLICY}, blocks=60)
+    for ask in mixed_asks(8):
+        host.add(ask)
+    for _ in range(3):
+        host.step()
+    host.abort_all()
+    host.step()
+    telemetry = driver.telemetry()
+    assert telemetry["free_kv_blocks"] == telemetry["total_blocks"] == 59
+    assert telemetry["requests"] == telemetry["online_running"] == telemetry["offline_running"] == 0
+    assert len(host.scheduler.waiting) == 0
+
+
+def test_finishing_all_requests_at_once_also_empties_the_queue(host: EngineHost) -> None:
+    """``ids=None``, as vLLM does on shutdown."""
+    from vllm.v1.request import RequestStatus
+
+    driver = host.use_weir({"policy": POLICY})
+    for ask in mixed_asks(9):
+        host.add(ask)
+    host.step()
+    host.scheduler.finish_requests(None, RequestStatus.FINISHED_ABORTED)
+    assert len(host.scheduler.waiting) == 0
+    assert driver.telemetry()["requests"] == 0
+    host.abort_all()
+
+
+def _params() -> object:
+    from vllm import SamplingParams
+
+    return SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)

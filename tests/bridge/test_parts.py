@@ -1,0 +1,201 @@
+"""Step times, parking, divergence: the small parts of the bridge, without an engine."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from weir_agent.vllm_bridge.divergence import actual_plan, find_divergence
+from weir_agent.vllm_bridge.parking import LONGEST_S, LONGEST_WITH_ONLINE_S, Parking
+from weir_agent.vllm_bridge.recorder import Recorder, Window
+from weir_agent.vllm_bridge.steps import StepLog
+from weir_engine.ids import RequestId
+from weir_engine.latency.features import EMPTY_SHAPE
+from weir_engine.sched.plan import Preemption, StepPlan, Work
+
+
+def plan(*work: Work, preempt: tuple[str, ...] = ()) -> StepPlan:
+    return StepPlan(
+        step=1,
+        now_s=0.0,
+        work=work,
+        preempt=tuple(Preemption(request_id=RequestId(name), reason="test") for name in preempt),
+        shape=EMPTY_SHAPE,
+        online_shape=EMPTY_SHAPE,
+    )
+
+
+def work(name: str, tokens: int, *, hit: int | None = None) -> Work:
+    return Work(
+        request_id=RequestId(name), tokens=tokens, admitted=hit is not None, hit_tokens=hit or 0
+    )
+
+
+PLAN = plan(work("a", 1))
+
+
+def test_a_synchronous_step_lasts_from_schedule_to_update() -> None:
+    log = StepLog(asynchronous=False, warm_up=0)
+    output = object()
+    log.sent(output, PLAN, scheduled_s=10.0, exact=True)
+    ended, timing = log.ended(output, 10.5)
+    assert ended is PLAN
+    assert (timing.started_s, timing.ended_s, timing.timed) == (10.0, 10.5, True)
+
+
+def test_an_asynchronous_step_starts_when_the_one_before_it_ends() -> None:
+    log = StepLog(asynchronous=True, warm_up=0)
+    first, second, third = object(), object(), object()
+    log.sent(first, PLAN, scheduled_s=1.0, exact=True)
+    log.sent(second, PLAN, scheduled_s=1.1, exact=True)
+    assert log.computing == 2
+    assert not log.ended(first, 2.0)[1].timed  # nothing was before it: the engine came from idle
+    log.sent(third, PLAN, scheduled_s=2.1, exact=True)
+    timing = log.ended(second, 2.5)[1]
+    assert (timing.started_s, timing.timed) == (2.0, True)
+    assert log.ended(third, 3.5)[1].started_s == 2.5
+
+
+def test_first_steps_empty_steps_and_amended_plans_are_not_timed() -> None:
+    log = StepLog(asynchronous=False, warm_up=1)
+    outputs = [object() for _ in range(4)]
+    log.sent(outputs[0], PLAN, scheduled_s=0.0, exact=True)
+    assert not log.ended(outputs[0], 1.0)[1].timed
+    log.sent(outputs[1], None, scheduled_s=1.0, exact=True)
+    assert log.ended(outputs[1], 2.0)[0] is None
+    log.sent(outputs[2], PLAN, scheduled_s=2.0, exact=False)
+    assert not log.ended(outputs[2], 3.0)[1].timed
+    assert log.ended(object(), 4.0)[0] is None  # a step that it never saw
+    assert log.computing == 0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_a_parked_engine_wakes_when_the_plan_said() -> None:
+    clock = Clock()
+    parking = Parking(clock)
+    parking.park(clock(), idle_s=0.3, waiting=True, online=False)
+    assert parking.parked
+    clock.now_s += 0.29
+    assert parking.parked
+    clock.now_s += 0.02
+    assert not parking.parked
+
+
+@pytest.mark.parametrize(
+    ("online", "longest_s"), [(False, LONGEST_S), (True, LONGEST_WITH_ONLINE_S)]
+)
+def test_the_plan_is_asked_again_whatever_it_said(online: bool, longest_s: float) -> None:
+    clock = Clock()
+    parking = Parking(clock)
+    parking.park(clock(), idle_s=None, waiting=True, online=online)
+    clock.now_s += longest_s * 1.01
+    assert not parking.parked
+
+
+def test_anything_that_happens_unparks() -> None:
+    parking = Parking(Clock())
+    parking.park(100.0, idle_s=None, waiting=True, online=False)
+    parking.unpark()
+    assert not parking.parked
+
+
+def test_the_waker_wakes_the_engine_from_another_thread() -> None:
+    import time
+
+    woken = threading.Event()
+    parking = Parking(time.monotonic)
+    parking.use(woken.set)
+    for idle_s in (5.0, 0.01):  # a new wish replaces the old one
+        parking.park(time.monotonic(), idle_s=idle_s, waiting=True, online=False)
+    assert woken.wait(timeout=30)
+    woken.clear()
+    parking.park(time.monotonic(), idle_s=0.01, waiting=True, online=False)
+    assert woken.wait(timeout=30)
+    parking.close()
+    assert not any(thread.name == "weir-waker" for thread in threading.enumerate())
+
+
+def output(
+    scheduled: dict[str, int], *, new: tuple[str, ...] = (), resumed: tuple[str, ...] = ()
+) -> Any:  # noqa: ANN401 - stands in for vLLM's
+    return SimpleNamespace(
+        num_scheduled_tokens=scheduled,
+        scheduled_new_reqs=[SimpleNamespace(req_id=name) for name in new],
+        scheduled_cached_reqs=SimpleNamespace(resumed_req_ids=set(resumed)),
+    )
+
+
+def computed(**tokens: int) -> dict[str, Any]:
+    return {name: SimpleNamespace(num_computed_tokens=count) for name, count in tokens.items()}
+
+
+def test_what_was_planned_and_done_does_not_diverge() -> None:
+    tokens = {"a": 1, "b": 20}
+    assert find_divergence(tokens, {"b": 32}, output(tokens), computed(a=5, b=52)) is None
+
+
+@pytest.mark.parametrize(
+    ("scheduled", "requests", "words"),
+    [
+        ({"a": 1}, computed(a=5, b=0), "'b': (20, 0)"),
+        ({"a": 1, "b": 8}, computed(a=5, b=40), "'b': (20, 8)"),
+        ({"a": 1, "b": 20, "c": 3}, computed(a=5, b=52, c=3), "'c': (0, 3)"),
+        ({"a": 1, "b": 20}, computed(a=5, b=84), "hits (planned, found) {'b': (32, 64)}"),
+    ],
+)
+def test_a_divergence_says_what_differs(
+    scheduled: dict[str, int], requests: dict[str, Any], words: str
+) -> None:
+    found = find_divergence({"a": 1, "b": 20}, {"b": 32}, output(scheduled), requests)
+    assert words in str(found)
+
+
+def test_a_preemption_that_nobody_planned_is_a_divergence() -> None:
+    found = find_divergence({"a": 1}, {}, output({"a": 1}), computed(a=5), extra_preempted={"z"})
+    assert "preempted without a plan ['z']" in str(found)
+
+
+def test_the_plan_becomes_what_was_done() -> None:
+    planned = plan(work("a", 1), work("b", 20, hit=32), preempt=("v",))
+    done = actual_plan(
+        planned,
+        {one.request_id: one for one in planned.work},
+        {"v", "z"},
+        output({"a": 1, "c": 6}, resumed=("c",)),
+        computed(a=5, c=38),
+    )
+    assert done is not None
+    assert [(w.request_id, w.tokens, w.admitted, w.hit_tokens) for w in done.work] == [
+        ("a", 1, False, 0),
+        ("c", 6, True, 32),
+    ]
+    assert {preemption.request_id for preemption in done.preempt} == {"v", "z"}
+    assert actual_plan(plan(), {}, set(), output({}), {}) is None
+
+
+def test_a_window_forgets_and_reports_plain_figures() -> None:
+    window = Window(horizon_s=10.0)
+    for second in range(20):
+        window.add(float(second), float(second))
+    summary = window.summary(19.0)
+    assert summary == {"count": 11, "mean_s": 14.0, "p50_s": 14.0, "p90_s": 18.0, "p99_s": 19.0}
+    assert window.summary(100.0)["count"] == 0
+
+
+def test_only_timed_steps_tell_of_the_predictors_error() -> None:
+    recorder = Recorder()
+    recorder.step(1.0, duration_s=0.1, predicted_s=0.08, timed=True)
+    recorder.step(2.0, duration_s=0.1, predicted_s=9.0, timed=False)
+    report = recorder.report(2.0)
+    assert report["predictor_mape"] == pytest.approx(0.2)
+    assert report["step_mean_s"] == pytest.approx(0.1)

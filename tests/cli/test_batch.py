@@ -1,0 +1,309 @@
+"""`weir batch` against a scripted control plane: what it sends, prints and returns."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import httpx
+import pytest
+
+from weir_cli import batch as batch_module
+from weir_cli.api import Api
+from weir_cli.errors import CliError, ExitStatus
+from weir_cli.main import main
+from weir_cli.settings import ClientSettings
+from weir_cli.watch import follow
+
+LINE = {"custom_id": "1", "method": "POST", "url": "/v1/completions", "body": {}}
+
+
+def batch(status: str = "in_progress", **fields: object) -> dict[str, object]:
+    return {
+        "id": "batch_1",
+        "object": "batch",
+        "status": status,
+        "endpoint": "/v1/completions",
+        "created_at": 1_700_000_000,
+        "input_file_id": "file-in",
+        "request_counts": {"total": 3, "completed": 2, "failed": 1},
+        **fields,
+    }
+
+
+def no_sleep(_seconds: float) -> None:
+    """Time does not pass."""
+
+
+class Server:
+    """Answers by method and path; keeps what it was asked. A list of answers is used up in turn."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, list[httpx.Response | type[httpx.TransportError]]] = {}
+        self.asked: list[httpx.Request] = []
+
+    def on(self, call: str, *answers: httpx.Response | type[httpx.TransportError]) -> None:
+        self.answers[call] = list(answers)
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        request.read()
+        self.asked.append(request)
+        answers = self.answers[f"{request.method} {request.url.path}"]
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, type):
+            raise answer("broken")
+        return httpx.Response(answer.status_code, headers=answer.headers, content=answer.content)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Server:
+    scripted = Server()
+    transport = httpx.MockTransport(scripted)
+    monkeypatch.setattr(batch_module, "Api", partial(Api, transport=transport, sleep=no_sleep))
+    monkeypatch.setattr(batch_module, "follow", partial(follow, sleep=no_sleep))
+    monkeypatch.setenv("WEIR_URL", "http://weir.test:8080/v1/")
+    monkeypatch.setenv("WEIR_API_KEY", "weir_secret")
+    return scripted
+
+
+@pytest.fixture
+def input_file(tmp_path: Path) -> Path:
+    path = tmp_path / "in.jsonl"
+    path.write_text(json.dumps(LINE) + "\n")
+    return path
+
+
+def ok(body: object) -> httpx.Response:
+    return httpx.Response(200, json=body)
+
+
+def refusal(status: int, **error: object) -> httpx.Response:
+    return httpx.Response(status, json={"error": {"message": "no", "param": None, **error}})
+
+
+def test_submit_uploads_creates_and_prints_the_id(
+    server: Server, input_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.on("POST /v1/files", ok({"id": "file-in"}))
+    server.on("POST /v1/batches", ok(batch("validating")))
+    assert main(["batch", "submit", str(input_file), "--metadata", "team=search"]) == 0
+    upload, create = server.asked
+    assert input_file.read_bytes() in upload.content
+    assert upload.headers["authorization"] == "Bearer weir_secret"
+    assert json.loads(create.content) == {
+        "input_file_id": "file-in",
+        "endpoint": "/v1/completions",
+        "completion_window": "24h",
+        "metadata": {"team": "search"},
+    }
+    assert capsys.readouterr().out == "batch_1\n"
+
+
+def test_a_repeated_create_carries_the_same_key(server: Server, input_file: Path) -> None:
+    """design.md §8.7: an Idempotency-Key makes a repeat safe."""
+    server.on("POST /v1/files", ok({"id": "file-in"}))
+    busy = httpx.Response(503, headers={"retry-after": "1"})
+    server.on("POST /v1/batches", busy, httpx.ReadError, ok(batch("validating")))
+    assert main(["batch", "submit", str(input_file)]) == 0
+    keys = {request.headers["idempotency-key"] for request in server.asked[1:]}
+    assert len(server.asked) == 4
+    assert len(keys) == 1
+
+
+def test_submit_wait_follows_to_the_end(
+    server: Server, input_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.on("POST /v1/files", ok({"id": "file-in"}))
+    server.on("POST /v1/batches", ok(batch("validating")))
+    server.on("GET /v1/batches/batch_1", ok(batch("in_progress")), ok(batch("completed")))
+    assert main(["batch", "submit", str(input_file), "--wait"]) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert [line.split(",")[0] for line in said] == [
+        "batch_1: validating",
+        "batch_1: in_progress",
+        "batch_1: completed",
+    ]
+
+
+def test_content_errors_are_shown_with_their_line(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = {"code": "invalid_json_line", "line": 7, "message": "not JSON", "param": None}
+    server.on("GET /v1/batches/batch_1", ok(batch("failed", errors={"data": [wrong]})))
+    assert main(["batch", "status", "batch_1"]) == 0
+    assert "line 7: not JSON (invalid_json_line)" in capsys.readouterr().err
+
+
+def test_waiting_for_a_batch_that_fails_ends_with_status_1(
+    server: Server, input_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.on("POST /v1/files", ok({"id": "file-in"}))
+    server.on("POST /v1/batches", ok(batch("failed", errors={"data": [{"code": "empty_file"}]})))
+    assert main(["batch", "submit", str(input_file), "--wait"]) == ExitStatus.FAILED
+    assert "remedy: correct the lines" in capsys.readouterr().err
+
+
+def test_status_without_an_id_lists(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.on("GET /v1/batches", ok({"data": [batch(), batch("completed")]}))
+    assert main(["batch", "status"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "batch_1: in_progress, 2 of 3 lines done, 1 with errors",
+        "batch_1: completed, 2 of 3 lines done, 1 with errors",
+    ]
+
+
+def test_cancel_asks_by_post(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.on("POST /v1/batches/batch_1/cancel", ok(batch("cancelling")))
+    assert main(["batch", "cancel", "batch_1"]) == 0
+    assert "batch_1: cancelling" in capsys.readouterr().out
+
+
+def test_results_write_both_files_whole(server: Server, tmp_path: Path) -> None:
+    files = {"output_file_id": "file-out", "error_file_id": "file-err"}
+    server.on("GET /v1/batches/batch_1", ok(batch("completed", **files)))
+    server.on("GET /v1/files/file-out/content", httpx.Response(200, content=b"out\n"))
+    server.on("GET /v1/files/file-err/content", httpx.Response(200, content=b"err\n"))
+    out, err = tmp_path / "out.jsonl", tmp_path / "err.jsonl"
+    assert main(["batch", "results", "batch_1", "-o", str(out), "--errors", str(err)]) == 0
+    assert (out.read_bytes(), err.read_bytes()) == (b"out\n", b"err\n")
+    assert sorted(tmp_path.iterdir()) == [err, out]
+
+
+def test_results_that_cannot_be_had_leave_no_file(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.on("GET /v1/batches/batch_1", ok(batch("completed", output_file_id="file-out")))
+    server.on("GET /v1/files/file-out/content", refusal(404, message="no such file"))
+    arguments = ["batch", "results", "batch_1", "-o", str(tmp_path / "out.jsonl")]
+    assert main(arguments) == ExitStatus.REFUSED
+    assert list(tmp_path.iterdir()) == []
+    assert "error: refused (404): no such file" in capsys.readouterr().err
+
+
+def test_results_go_to_stdout_and_say_that_lines_failed(
+    server: Server, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    files = {"output_file_id": "file-out", "error_file_id": "file-err"}
+    server.on("GET /v1/batches/batch_1", ok(batch("completed", **files)))
+    server.on("GET /v1/files/file-out/content", httpx.Response(200, content=b"out\n"))
+    assert main(["batch", "results", "batch_1"]) == 0
+    captured = capfdbinary.readouterr()
+    assert captured.out == b"out\n"
+    assert b"1 lines have errors" in captured.err
+
+
+def test_results_of_a_running_batch_say_how_to_wait(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.on("GET /v1/batches/batch_1", ok(batch()))
+    assert main(["batch", "results", "batch_1"]) == ExitStatus.FAILED
+    assert "weir batch status --watch batch_1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["batch", "submit", "none.jsonl"], ExitStatus.USAGE, "none.jsonl: No such file"),
+        (
+            ["batch", "status", "--url", "weir:80"],
+            ExitStatus.USAGE,
+            "url: 'weir:80' is not",
+        ),
+        (["batch", "no-such"], ExitStatus.USAGE, "No such command"),
+    ],
+)
+def test_wrong_usage_is_named(
+    server: Server,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    status: ExitStatus,
+    said: str,
+) -> None:
+    assert main(arguments) == status
+    assert said in capsys.readouterr().err
+    assert server.asked == []
+
+
+def test_a_line_without_url_is_named(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text("{}\n")
+    assert main(["batch", "submit", str(path)]) == ExitStatus.USAGE
+    assert "line 1: no `url` in it" in capsys.readouterr().err
+    assert server.asked == []
+
+
+def test_metadata_must_be_pairs(server: Server, input_file: Path) -> None:
+    arguments = ["batch", "submit", str(input_file), "--metadata", "team"]
+    assert main(arguments) == ExitStatus.USAGE
+    assert server.asked == []
+
+
+def test_a_missing_key_is_named(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("WEIR_API_KEY")
+    assert main(["batch", "status"]) == ExitStatus.USAGE
+    assert "WEIR_API_KEY" in capsys.readouterr().err
+    assert server.asked == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "said"),
+    [
+        (httpx.ConnectError, ExitStatus.UNREACHABLE, "no answer from http://weir.test:8080"),
+        (refusal(401), ExitStatus.REFUSED, "remedy: check --api-key or WEIR_API_KEY"),
+        (refusal(400, param="limit"), ExitStatus.REFUSED, "refused (400): limit: no"),
+        (httpx.Response(500, text="<html>"), ExitStatus.REFUSED, "refused (500): <html>"),
+        (ok([]), ExitStatus.REFUSED, "does not answer like a Weir control plane"),
+        (ok({"data": [{}]}), ExitStatus.REFUSED, "does not answer like a Weir control plane"),
+    ],
+)
+def test_what_the_server_says_becomes_a_sentence(
+    server: Server,
+    capsys: pytest.CaptureFixture[str],
+    answer: httpx.Response | type[httpx.TransportError],
+    status: ExitStatus,
+    said: str,
+) -> None:
+    server.on("GET /v1/batches", answer)
+    assert main(["batch", "status"]) == status
+    captured = capsys.readouterr().err
+    assert said in captured
+    assert "Traceback" not in captured
+
+
+def test_a_defect_shows_no_stack_trace(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(_self: Api, _limit: int) -> None:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr(Api, "batches", broken)
+    assert main(["batch", "status"]) == ExitStatus.INTERNAL
+    assert server.asked == []
+    captured = capsys.readouterr().err
+    assert "internal error: ZeroDivisionError: oops" in captured
+    assert "Traceback" not in captured
+
+
+def test_an_upload_is_never_repeated(server: Server, input_file: Path) -> None:
+    server.on("POST /v1/files", httpx.ReadError)
+    assert main(["batch", "submit", str(input_file)]) == ExitStatus.UNREACHABLE
+    assert len(server.asked) == 1
+
+
+def test_retries_wait_as_long_as_the_server_asks() -> None:
+    waited: list[float] = []
+    answers = [httpx.Response(503, headers={"retry-after": "7"}), ok({"data": []})]
+    transport = httpx.MockTransport(lambda _request: answers.pop(0))
+    api = Api(ClientSettings(url="http://weir.test"), transport=transport, sleep=waited.append)
+    assert api.batches(5) == []
+    assert waited == [7.0]
+
+
+def test_an_error_names_its_remedy_and_status() -> None:
+    error = CliError("broken", remedy="mend it", status=ExitStatus.REFUSED)
+    assert (str(error), error.remedy, error.status) == ("broken", "mend it", ExitStatus.REFUSED)

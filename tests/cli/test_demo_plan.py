@@ -1,0 +1,107 @@
+"""What the demo runs and how it judges: the same load in every arm, an SLO from online alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from math import nan
+from pathlib import Path
+
+import pytest
+
+from weir_cli.demo import plan
+from weir_cli.demo.slo import objectives, verdict
+from weir_cli.demo.trace import bundled_trace
+from weir_cli.loadlab.measure import Measurement
+from weir_cli.loadlab.records import LatencyStats, OnlineLatency
+
+
+def stats(mean_s: float, p99_s: float) -> LatencyStats:
+    return LatencyStats(count=9, mean_s=mean_s, p50_s=mean_s, p90_s=p99_s, p99_s=p99_s)
+
+
+ALONE = Measurement(
+    window_s=40.0,
+    online=OnlineLatency(
+        requests=9,
+        failed=0,
+        ttft=stats(0.1, 0.4),
+        tbt=stats(0.01, 0.04),
+        tpot=stats(0.01, 0.04),
+    ),
+    online_tokens_per_s=100.0,
+    offline_served_per_s=0.0,
+    offline_computed_per_s=0.0,
+    online_hit_rate=0.0,
+    steps_per_s=10.0,
+    busy_share=0.2,
+    client_cpu_share=0.1,
+    preemptions=0,
+    offline_errors=0,
+    errors=(),
+)
+
+
+def slower(measurement: Measurement, *, tbt: LatencyStats) -> Measurement:
+    return replace(measurement, online=replace(measurement.online, tbt=tbt))
+
+
+def test_the_slo_is_online_alone_plus_a_tolerance() -> None:
+    wanted = objectives(ALONE, tolerance=0.5)
+    found = {(o.metric, o.statistic): o.threshold_s for o in wanted}
+    assert found == pytest.approx(
+        {
+            ("ttft", "mean"): 0.15,
+            ("ttft", "p99"): 0.6,
+            ("tbt", "mean"): 0.015,
+            ("tbt", "p99"): 0.06,
+        }
+    )
+
+
+def test_an_objective_that_was_not_measured_is_left_out() -> None:
+    wanted = objectives(slower(ALONE, tbt=stats(nan, nan)), tolerance=0.5)
+    assert {objective.metric for objective in wanted} == {"ttft"}
+
+
+def test_the_verdict_names_what_is_missed_and_by_how_much() -> None:
+    wanted = objectives(ALONE, tolerance=0.5)
+    assert verdict(ALONE, wanted) == "holds the SLO"
+    late = slower(ALONE, tbt=stats(0.012, 0.18))
+    assert verdict(late, wanted) == "over the SLO: TBT p99 3x"
+    silent = slower(ALONE, tbt=stats(nan, nan))
+    assert "TBT mean no answer" in verdict(silent, wanted)
+    assert verdict(ALONE, []) == ""
+
+
+def test_the_batch_asks_about_forty_shared_documents() -> None:
+    lines = [json.loads(row) for row in plan.batch_jsonl(plan.batch_lines(600)).splitlines()]
+    assert len({line["custom_id"] for line in lines}) == 600
+    assert len({line["body"]["prompt"][:500] for line in lines}) == 40
+    assert {line["url"] for line in lines} == {plan.ENDPOINT}
+    longest = max(len(line["body"]["prompt"]) + line["body"]["max_tokens"] for line in lines)
+    assert longest < 2_048
+
+
+def test_the_online_load_is_the_trace_fitted_to_the_model() -> None:
+    load = plan.online_load(bundled_trace(), duration_s=60)
+    assert load == plan.online_load(bundled_trace(), duration_s=60)
+    assert len(load) == 60 * plan.ONLINE_RATE_PER_S
+    assert load[-1].at_s <= 60
+    assert max(len(request.prompt) for request in load) <= plan.ONLINE_MAX_INPUT_TOKENS
+    assert max(request.max_tokens for request in load) <= plan.ONLINE_MAX_OUTPUT_TOKENS
+
+
+def test_every_server_serves_the_same_model_in_the_same_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEIR_SLO", "somebody else's")
+    stock = plan.stock_server(tmp_path)
+    agent = plan.agent_server(tmp_path, tmp_path, controlplane="http://x", key="k", slos=[])
+    shared = " ".join(plan.ENGINE_ARGS)
+    assert shared in " ".join(stock.command)
+    assert shared in agent.environment["WEIR_ENGINE_ARGS"]
+    assert agent.environment["WEIR_SLO"] == "[]"
+    assert not any(name.startswith("WEIR_") for name in stock.environment)
+    for name, value in plan.ENGINE_ENVIRONMENT.items():
+        assert stock.environment[name] == agent.environment[name] == value

@@ -1,0 +1,128 @@
+"""docs/protocol.md holds both sides: what one writes the other reads, field for field."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from pydantic import BaseModel
+
+from weir_agent import wire
+from weir_controlplane.agents import schemas
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "protocol.md").read_text()
+
+LEASE: dict[str, Any] = {
+    "chunk_id": "chunk_1",
+    "attempt": 3,
+    "nonce": "n0",
+    "lease_s": 90.0,
+    "batch_id": "batch_1",
+    "tenant": "acme",
+    "service": "default",
+    "model": "m",
+    "revision": "",
+    "endpoint": "/v1/completions",
+    "lines": 32,
+    "bytes": 1000,
+    "tokens": 2000,
+    "density": 1.5,
+    "prefix_group": "g",
+    "remaining_lines": 64,
+    "deadline_s": 3600.0,
+    "solo": False,
+}
+
+
+def fields(model: type[BaseModel]) -> set[str]:
+    return set(model.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (wire.SyncRequest, schemas.SyncRequest),
+        (wire.SyncReply, schemas.SyncReply),
+        (wire.Telemetry, schemas.Telemetry),
+        (wire.LatencySummary, schemas.LatencySummary),
+        (wire.SloReport, schemas.SloState),
+        (wire.Policy, schemas.PolicyReply),
+        (wire.Forecast, schemas.ForecastReply),
+        (wire.Lease, schemas.Lease),
+        (wire.Cancel, schemas.Cancel),
+        (wire.HeldChunk, schemas.HeldChunk),
+        (wire.ReturnedChunk, schemas.LeaseRef),
+        (wire.Death, schemas.Death),
+        (wire.ResidentLine, schemas.ResidentLine),
+        (wire.Room, schemas.Room),
+        (wire.Model, schemas.ServedModel),
+    ],
+    ids=lambda model: model.__name__,
+)
+def test_both_sides_name_the_same_fields(ours: type[BaseModel], theirs: type[BaseModel]) -> None:
+    assert fields(ours) == fields(theirs)
+
+
+def test_the_page_names_every_field_of_a_sync() -> None:
+    words = set(re.findall(r"[a-z][a-z0-9_]+", PAGE))
+    for model in (wire.SyncRequest, wire.SyncReply, wire.Telemetry, wire.Policy, wire.Lease):
+        assert fields(model) <= words
+
+
+def test_states_are_the_same() -> None:
+    assert get_args(wire.AgentState) == get_args(schemas.AgentState)
+
+
+def test_the_control_plane_reads_what_an_agent_sends() -> None:
+    request = wire.SyncRequest(
+        boot_id="boot",
+        incarnation=None,
+        sequence=1,
+        service="default",
+        models=(wire.Model(name="m", max_model_len=4096),),
+        state="disk_full",
+        room=wire.Room(lines=1, tokens=2, result_bytes=3),
+        chunks=(wire.HeldChunk(chunk_id="c", attempt=1, nonce="n", lines_done=0),),
+        returned=(wire.ReturnedChunk(chunk_id="c", attempt=1, nonce="n"),),
+        deaths=(
+            wire.Death(
+                death_id="d",
+                kind="hang",
+                solo=True,
+                resident=(wire.ResidentLine(chunk_id="c", attempt=1, line=7),),
+            ),
+        ),
+        telemetry=wire.Telemetry(
+            window_s=1.0,
+            slo=(
+                wire.SloReport(
+                    metric="tbt", statistic="p99", threshold_s=0.1, measured_s=0.2, attained=False
+                ),
+            ),
+        ),
+    )
+    read = schemas.SyncRequest.model_validate_json(request.model_dump_json())
+    assert read.model_dump(mode="json") == request.model_dump(mode="json")
+
+
+def test_an_agent_reads_what_the_control_plane_answers() -> None:
+    reply = schemas.SyncReply(
+        incarnation=4,
+        next_sync_s=1.05,
+        policy=schemas.PolicyReply(
+            lease_s=10.0,
+            offline_kv_blocks=100,
+            offline_seq_slots=8,
+            step_budget_s=None,
+            forecast=schemas.ForecastReply(method="mean_sigma", online_kv_blocks=20),
+        ),
+        chunks=[schemas.Lease(**LEASE)],
+        lost=["chunk_2"],
+        cancel=[schemas.Cancel(chunk_id="chunk_3", reason="suspects")],
+        deaths_accepted=["d"],
+        adopted=[schemas.Lease(**LEASE)],
+    )
+    read = wire.SyncReply.model_validate_json(reply.model_dump_json())
+    assert read.model_dump(mode="json") == reply.model_dump(mode="json")

@@ -1,0 +1,87 @@
+"""A control plane for tests: an application on a database, and clients with keys for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from fastapi import FastAPI
+from pydantic import SecretStr
+
+from tests.support.serving import serve
+from weir_controlplane.app import create_app, make_services
+from weir_controlplane.main import default_components
+from weir_controlplane.services import Component, Services
+from weir_controlplane.settings import Settings
+
+
+def make_settings(folder: Path, database_url: str | None = None, **given: object) -> Settings:
+    """Settings of a replica that keeps everything under ``folder``."""
+    defaults: dict[str, object] = {
+        "data_dir": folder,
+        "database_url": None if database_url is None else SecretStr(database_url),
+        "models": ("tiny",),
+        "poll_s": 0.05,
+        "sweep_s": 0.2,
+    }
+    return Settings(**(defaults | given))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plane:
+    """A running control plane."""
+
+    url: str
+    app: FastAPI
+    services: Services
+    admin: httpx.AsyncClient
+
+    async def tenant_key(self, name: str, **quotas: int) -> str:
+        """The key of a new tenant."""
+        made = await self.admin.post("/admin/v1/tenants", json={"name": name, **quotas})
+        assert made.status_code == 201, made.text
+        return await self.key(tenant=name)
+
+    async def key(self, **body: object) -> str:
+        """A new key."""
+        made = await self.admin.post("/admin/v1/keys", json=body)
+        assert made.status_code == 201, made.text
+        return str(made.json()["key"])
+
+    @contextlib.asynccontextmanager
+    async def client(self, key: str | None) -> AsyncIterator[httpx.AsyncClient]:
+        """A client that sends ``key``."""
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        async with httpx.AsyncClient(base_url=self.url, headers=headers, timeout=60) as client:
+            yield client
+
+
+@contextlib.asynccontextmanager
+async def running(
+    settings: Settings, components: Sequence[Component] | None = None
+) -> AsyncIterator[Plane]:
+    """A control plane over HTTP on an ephemeral port, until the block ends."""
+    services = make_services(settings)
+    app = create_app(services, default_components() if components is None else components)
+    async with serve(app) as url:
+        key = settings.admin_key.read_text(encoding="utf-8").strip()
+        headers = {"Authorization": f"Bearer {key}"}
+        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as admin:
+            yield Plane(url=url, app=app, services=services, admin=admin)
+
+
+async def eventually(
+    holds: Callable[[], bool | Awaitable[bool]], *, within_s: float = 30.0
+) -> None:
+    """Returns once ``holds`` is true; fails after ``within_s``."""
+    async with asyncio.timeout(within_s):
+        for _ in itertools.count():
+            answer = holds()
+            if answer if isinstance(answer, bool) else await answer:
+                return
+            await asyncio.sleep(0.01)

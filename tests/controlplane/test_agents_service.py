@@ -1,0 +1,296 @@
+"""Syncs as agents and operators see them: who may call, policies, history, load."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from prometheus_client import REGISTRY
+from sqlalchemy import func, select, update
+
+from tests.controlplane.agent_sim import telemetry
+from tests.controlplane.bench import Process, chunks_of, put_batch
+from tests.controlplane.jobs import Lab, lab
+from tests.controlplane.support import make_settings, running
+from weir_controlplane.agents import service as agents_service
+from weir_controlplane.agents.history import DAYS_S, RECENT_S, DemandLog
+from weir_controlplane.agents.pace import Pace
+from weir_controlplane.agents.registry import Registry
+from weir_controlplane.dispatch.settle import settle
+from weir_controlplane.forecast.demand import BUCKET_S
+from weir_controlplane.store.clock import db_now
+from weir_controlplane.store.database import Database
+from weir_controlplane.store.models import Agent, Chunk, KvDemand, ServedModel
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Lab]:
+    async with running(make_settings(tmp_path)) as plane, lab(plane) as desk:
+        yield desk
+
+
+async def test_only_an_agents_key_syncs_and_only_as_that_agent(desk: Lab) -> None:
+    bound = await desk.plane.key(scope="agent", agent_id="pod-7")
+    tenant = await desk.plane.key(tenant="acme")
+    for key, agent_id, status in [
+        (None, "pod-7", 401),
+        ("weir_nonsense", "pod-7", 401),
+        (tenant, "pod-7", 403),
+        (bound, "pod-8", 403),
+        (bound, "pod-7", 200),
+    ]:
+        async with desk.plane.client(key) as client:
+            agent = desk.agent(agent_id)
+            agent.client = client
+            assert (await agent.post_sync()).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("wrong", "param"),
+    [
+        ({"sequence": 0}, "sequence"),
+        ({"state": "asleep"}, "state"),
+        ({"room": {"lines": -1}}, "room.lines"),
+        ({"chunks": [{"chunk_id": "c", "attempt": 1}]}, "chunks.0.nonce"),
+        ({"telemetry": {"online_kv_blocks": "many"}}, "telemetry.online_kv_blocks"),
+    ],
+)
+async def test_a_wrong_field_is_named(desk: Lab, wrong: dict[str, object], param: str) -> None:
+    answer = await desk.agent().post_sync(**wrong)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+    assert answer.json()["error"]["message"].startswith(f"{param}: ")
+
+
+async def test_a_body_beyond_the_bound_or_no_json_is_refused(desk: Lab) -> None:
+    path = "/internal/v1/agents/pod-0/sync"
+    assert (await desk.http.post(path, content=b" " * (1 << 21))).status_code == 413
+    answer = await desk.http.post(path, content=b"{")
+    assert answer.status_code == 400
+    assert "error" in answer.json()
+
+
+async def test_unknown_fields_are_ignored(desk: Lab) -> None:
+    assert (await desk.agent().post_sync(from_the_future={"x": 1})).status_code == 200
+
+
+async def test_a_fresh_pod_gets_a_leased_conservative_policy(desk: Lab) -> None:
+    agent = desk.agent()
+    await agent.ready()
+    policy = agent.last["policy"]
+    assert policy["lease_s"] > 0
+    assert policy["forecast"]["method"] == "fresh"
+    assert policy["offline_kv_blocks"] == 300  # of 1,000
+    assert policy["step_budget_s"] is None
+    assert 0.9 <= agent.last["next_sync_s"] <= 15
+    quiet = await agent.sync(telemetry={"total_blocks": 0})
+    assert quiet["policy"] is None  # nothing is known of its blocks
+
+
+async def test_a_pods_past_outlives_the_control_plane(tmp_path: Path) -> None:
+    """History is in the database: another process forecasts from it (§8.13)."""
+    settings = make_settings(tmp_path)
+    async with running(settings) as plane:
+        now_s = await plane.services.database.now_s()
+        log = DemandLog()
+        for back_s in range(3600, 0, -BUCKET_S):
+            log.record("pod-0", now_s - back_s, 400 + (back_s // BUCKET_S) % 2 * 100)
+        assert await log.flush(plane.services.database) > 300
+    async with running(settings) as plane, lab(plane) as desk:
+        agent = desk.agent()
+        await agent.sync(telemetry=telemetry(online_kv_blocks=450))
+        policy = agent.last["policy"]
+        # Peaks of 500: the quantile covers them and wastes less than mean and deviation (550).
+        assert policy["forecast"] == {"method": "quantile", "online_kv_blocks": 500}
+        assert policy["offline_kv_blocks"] == 500
+
+
+async def test_operators_see_agents_with_telemetry_and_policy(desk: Lab) -> None:
+    agent = desk.agent(revision="r1")
+    await agent.sync(telemetry=telemetry(online_kv_blocks=123))
+    assert (await desk.http.get("/internal/v1/agents")).status_code == 403
+    answer = await desk.plane.admin.get("/internal/v1/agents")
+    assert answer.status_code == 200
+    (view,) = answer.json()["data"]
+    assert (view["agent_id"], view["service"], view["state"]) == ("pod-0", "svc", "serving")
+    assert view["models"] == [{"name": "tiny", "revision": "r1", "max_model_len": None}]
+    assert view["telemetry"]["online_kv_blocks"] == 123
+    assert view["policy"] == agent.last["policy"]
+    assert view["last_sync_age_s"] < 30
+
+
+async def test_what_a_service_serves_can_be_named_by_batches(desk: Lab) -> None:
+    await desk.agent(model="another").ready()
+    async with desk.plane.services.database.read() as session:
+        names = (await session.execute(select(ServedModel.name))).scalars().all()
+    assert list(names) == ["another"]
+    await desk.submit(2, model="another")
+
+
+async def test_rule_11_an_overloaded_replica_says_when_to_come_back(
+    desk: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """§8.11: 503 with Retry-After of at most a minute, before it falls over."""
+    monkeypatch.setattr(agents_service, "MAX_SYNCS", 0)
+    answer = await desk.agent().post_sync()
+    assert answer.status_code == 503
+    assert 1 <= int(answer.headers["retry-after"]) <= 60
+
+
+def test_rule_11_the_next_sync_is_jittered_and_later_under_load() -> None:
+    """§8.11: every reply names the time of the next."""
+    pace = Pace()
+    calm = [pace.next_sync_s() for _ in range(200)]
+    assert len(set(calm)) > 100
+    assert 0.9 <= min(calm) <= max(calm) <= 1.1
+    for _ in range(500):
+        pace.took(0.5)
+    busy = [pace.next_sync_s() for _ in range(200)]
+    assert min(busy) > 5
+    assert max(busy) <= 15
+    assert 1 <= pace.retry_after_s() <= 60
+
+
+async def test_rule_11_without_its_database_the_plane_still_answers_idle_agents(
+    desk: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """§8.11: nothing online waits for it: policies go on, what moves leases is told to wait."""
+    known, new = desk.agent("pod-0"), desk.agent("pod-1")
+    await known.ready()
+
+    async def away(*_arguments: object) -> None:
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(agents_service, "settle", away)
+    assert (await known.sync())["policy"] is not None
+    refused = await new.post_sync()
+    assert refused.status_code == 503
+    assert int(refused.headers["retry-after"]) <= 60
+
+
+async def test_the_fleets_metrics_are_there(desk: Lab) -> None:
+    await desk.agent().sync(telemetry=telemetry(online_kv_blocks=321))
+    shown = {"agent": "pod-0"}
+    await desk.syncs_until(
+        desk.agent("pod-1"),
+        lambda: REGISTRY.get_sample_value("weir_pod_online_kv_blocks", shown) == 321,
+        state="starting",
+    )
+    assert REGISTRY.get_sample_value("weir_pod_kv_blocks", {"agent": "pod-0"}) == 1000
+    assert (
+        REGISTRY.get_sample_value("weir_pod_offline_kv_threshold_blocks", {"agent": "pod-0"}) == 300
+    )
+    assert REGISTRY.get_sample_value("weir_agents", {"state": "serving"}) == 1
+
+
+async def test_rule_1_leases_of_many_agents_are_renewed_together(database: Database) -> None:
+    """§8.1: renewed at a third; one that is lost is left to the database to tell."""
+    registry = Registry()
+    batch_id = await put_batch(database, lines=8)
+    wanted = [chunk.id for chunk in await chunks_of(database, batch_id)]
+    for number, chunk_id in enumerate(wanted):
+        process = Process(agent_id=f"pod-{number}")
+        process.incarnation = (await settle(database, process.work())).incarnation
+        settled = await settle(database, process.work(wanted=[chunk_id]))
+        entry = registry.entry(process.agent_id)
+        entry.holds = dict(settled.holds)
+        entry.local, entry.seen_at, entry.renewed_at = True, 99.0, 0.0
+    lost, kept = wanted
+    async with database.transaction() as session:
+        await session.execute(update(Chunk).values(lease_until=db_now() + 1))
+        await session.execute(update(Chunk).where(Chunk.id == lost).values(nonce="taken"))
+    assert await registry.renew(database, 100.0) == 1
+    until = {chunk.id: chunk.lease_until or 0.0 for chunk in await chunks_of(database, batch_id)}
+    now_s = await database.now_s()
+    assert until[kept] > now_s + 80
+    assert until[lost] < now_s + 2
+    assert registry.entry("pod-1").renewed_at == 100.0
+    assert registry.entry("pod-0").renewed_at == 0.0
+
+
+async def test_rule_13_replicas_add_to_one_history(database: Database) -> None:
+    """§8.13: two replicas that saw half of the samples each write what one would have."""
+    one, two = DemandLog(), DemandLog()
+    now_s = await database.now_s()
+    at_s = now_s // BUCKET_S * BUCKET_S
+    await one.load(database, "pod-0", now_s)
+    for second in range(10):
+        (one if second % 2 else two).record("pod-0", at_s + second, 10 * second)
+    await one.flush(database)
+    await two.flush(database)
+    async with database.read() as session:
+        statement = select(KvDemand).where(KvDemand.length_s == BUCKET_S)
+        row = (await session.execute(statement)).scalar_one()
+    assert (row.samples, row.sum_blocks, row.max_blocks) == (10, 450.0, 90)
+    assert row.sum_sq_blocks == sum((10.0 * second) ** 2 for second in range(10))
+    await one.read_others(database, now_s)
+    pod = one.pod("pod-0")
+    assert pod is not None
+    assert pod.history().recent.samples[-1] == 10
+
+
+async def test_a_history_that_could_not_be_written_is_kept(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from weir_controlplane.agents import history
+
+    log = DemandLog()
+    now_s = await database.now_s()
+    log.record("pod-0", now_s, 5)
+
+    async def away(*_arguments: object) -> None:
+        raise ConnectionRefusedError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(history, "_add", away)
+        with pytest.raises(ConnectionRefusedError):
+            await log.flush(database)
+    log.record("pod-0", now_s, 7)
+    await log.flush(database)
+    async with database.read() as session:
+        sums = select(func.sum(KvDemand.samples)).where(KvDemand.length_s == BUCKET_S)
+        assert (await session.execute(sums)).scalar_one() == 2
+
+
+async def test_the_history_is_trimmed_to_what_forecasts_read(database: Database) -> None:
+    log = DemandLog()
+    now_s = await database.now_s()
+    for back_s in (0, RECENT_S / 2, RECENT_S + 60, DAYS_S / 2, DAYS_S + 7200):
+        log.record("pod-0", now_s - back_s, 5)
+    await log.flush(database)
+    await log.trim(database, now_s)
+    async with database.read() as session:
+        counted = await session.execute(
+            select(KvDemand.length_s, func.count()).group_by(KvDemand.length_s)
+        )
+        assert sorted((length, rows) for length, rows in counted) == [(10, 2), (600, 4)]
+
+
+async def test_what_agents_say_reaches_the_other_replicas(database: Database) -> None:
+    process = Process(agent_id="pod-0")
+    settled = await settle(database, process.work())
+    here, there = Registry(), Registry()
+    entry = here.entry("pod-0")
+    entry.incarnation, entry.service, entry.state = settled.incarnation, "svc", "serving"
+    entry.models, entry.written = {"tiny": "r1"}, False
+    assert await here.write(database) == 1
+    assert await here.write(database) == 0  # nothing new
+    await there.read(database, 1000.0)
+    (seen,) = there.alive(1000.0)
+    assert (seen.agent_id, seen.state, seen.models) == ("pod-0", "serving", {"tiny": "r1"})
+    async with database.transaction() as session:
+        await session.execute(update(Agent).values(last_sync_at=db_now() - 3600))
+    await there.read(database, 5000.0)
+    assert there.agents == {}  # long gone
+
+
+def test_the_protocol_page_names_every_field_of_a_sync() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
+    from weir_controlplane.agents.schemas import Lease, SyncReply, SyncRequest, Telemetry
+
+    for model in (SyncRequest, SyncReply, Telemetry, Lease):
+        missing = [name for name in model.model_fields if f"{name}" not in page]
+        assert not missing, f"{model.__name__}: {missing}"
+    assert json.loads(SyncReply(incarnation=1, next_sync_s=1.0).model_dump_json())["policy"] is None

@@ -1,0 +1,541 @@
+"""`/v1/batches`: creation, reading, listing, cancelling, expiry, quotas (design.md §8.6, §8.7)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import httpx2
+import openai
+import pytest
+from sqlalchemy import select, update
+from typing_extensions import override
+
+from tests.controlplane.fleet import Fleet
+from tests.controlplane.support import Plane, eventually, make_settings, running
+from weir_controlplane.store.models import Batch, Chunk
+
+ENDPOINT: Final = "/v1/chat/completions"
+
+
+def lines(count: int, *, model: str = "tiny", prefix: str = "c") -> bytes:
+    body = {"model": model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 6}
+    return b"\n".join(
+        json.dumps(
+            {"custom_id": f"{prefix}{n}", "method": "POST", "url": ENDPOINT, "body": body}
+        ).encode()
+        for n in range(count)
+    )
+
+
+# What does not depend on the database need not run on both.
+EMBEDDED = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+
+@pytest.fixture
+async def plane(tmp_path: Path, database_url: str) -> AsyncIterator[Plane]:
+    settings = make_settings(tmp_path, database_url, chunk_lines=4, min_completion_window_s=1)
+    async with running(settings) as plane:
+        yield plane
+
+
+@pytest.fixture
+async def client(plane: Plane) -> AsyncIterator[openai.AsyncOpenAI]:
+    key = await plane.tenant_key("acme")
+    async with openai.AsyncOpenAI(base_url=f"{plane.url}/v1", api_key=key) as client:
+        yield client
+
+
+@pytest.fixture
+async def raw(plane: Plane, client: openai.AsyncOpenAI) -> AsyncIterator[httpx.AsyncClient]:
+    async with plane.client(client.api_key) as raw:
+        yield raw
+
+
+async def upload(client: openai.AsyncOpenAI, content: bytes) -> str:
+    return (await client.files.create(file=("in.jsonl", content), purpose="batch")).id
+
+
+def creation(file_id: str, **changes: object) -> dict[str, Any]:
+    body = {"input_file_id": file_id, "endpoint": ENDPOINT, "completion_window": "24h"}
+    return body | changes
+
+
+async def create(client: openai.AsyncOpenAI, file_id: str, window: str = "24h") -> str:
+    batch = await client.batches.create(
+        input_file_id=file_id,
+        endpoint=ENDPOINT,
+        completion_window=window,  # type: ignore[arg-type]
+    )
+    return batch.id
+
+
+async def test_content_errors_fail_the_batch_before_any_line_runs(
+    plane: Plane, client: openai.AsyncOpenAI
+) -> None:
+    """§8.6: the first 100 listed, and nothing to lease."""
+    broken = lines(3) + b"\n{\n" + lines(1) + b"\n" + lines(1, model="huge", prefix="h")
+    batch_id = await create(client, await upload(client, broken))
+    batch = await Fleet(plane.services).until(client, batch_id, "failed")
+    assert batch.errors is not None
+    assert batch.errors.data is not None
+    assert [(error.code, error.line, error.param) for error in batch.errors.data] == [
+        ("invalid_json_line", 4, None),
+        ("duplicate_custom_id", 5, "custom_id"),
+        ("model_mismatch", 6, "body.model"),
+    ]
+    assert batch.failed_at is not None
+    assert (batch.output_file_id, batch.error_file_id, batch.usage) == (None, None, None)
+    assert await Fleet(plane.services).chunks(batch_id) == []
+    await client.files.delete(batch.input_file_id)  # no longer in use
+
+
+async def test_an_empty_file_is_a_content_error(plane: Plane, client: openai.AsyncOpenAI) -> None:
+    batch_id = await create(client, await upload(client, b"\n \n"))
+    batch = await Fleet(plane.services).until(client, batch_id, "failed")
+    assert batch.errors is not None
+    assert batch.errors.data is not None
+    assert [error.code for error in batch.errors.data] == ["empty_file"]
+
+
+@EMBEDDED
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"endpoint": "/v1/dinner"}, "endpoint"),
+        ({"completion_window": "24"}, "completion_window"),
+        ({"completion_window": "9999h"}, "completion_window"),
+        ({"completion_window": 24}, "completion_window"),
+        ({"metadata": {str(n): "x" for n in range(17)}}, "metadata"),
+        ({"metadata": {"k" * 65: "x"}}, "metadata"),
+        ({"metadata": {"k": "x" * 513}}, "metadata"),
+        ({"metadata": {"k": 7}}, "metadata.k"),
+        (
+            {"output_expires_after": {"anchor": "created_at", "seconds": 60}},
+            "output_expires_after.seconds",
+        ),
+        ({"input_file_id": "file-none"}, "input_file_id"),
+        ({"input_file_id": None}, "input_file_id"),
+        ({"input_file_id": "\x00"}, "input_file_id"),
+        ({"metadata": {"k": "\x00"}}, "metadata"),
+    ],
+)
+async def test_a_wrong_create_names_the_field(
+    raw: httpx.AsyncClient, client: openai.AsyncOpenAI, changes: dict[str, Any], param: str
+) -> None:
+    body = creation(await upload(client, lines(1)), **changes)
+    answer = await raw.post("/v1/batches", json=body)
+    assert answer.status_code == (404 if changes == {"input_file_id": "file-none"} else 400)
+    assert answer.json()["error"]["param"] == param
+    assert (await raw.get("/v1/batches")).json()["data"] == []
+
+
+@EMBEDDED
+@pytest.mark.parametrize("content", [b"", b"{", b"[" * 100_000, b"null", b"\xff"])
+async def test_a_body_that_is_no_json_is_a_400(raw: httpx.AsyncClient, content: bytes) -> None:
+    headers = {"Content-Type": "application/json"}
+    answer = await raw.post("/v1/batches", content=content, headers=headers)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_a_file_of_another_purpose_is_refused(
+    raw: httpx.AsyncClient, client: openai.AsyncOpenAI
+) -> None:
+    file = await client.files.create(file=b"x", purpose="user_data")
+    answer = await raw.post("/v1/batches", json=creation(file.id))
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "invalid_purpose"
+
+
+async def test_a_file_in_use_cannot_be_deleted(plane: Plane, client: openai.AsyncOpenAI) -> None:
+    """§8.7: 400, by which batch."""
+    file_id = await upload(client, lines(1))
+    batch_id = await create(client, file_id)
+    with pytest.raises(openai.BadRequestError, match=batch_id):
+        await client.files.delete(file_id)
+    fleet = Fleet(plane.services)
+    await fleet.until(client, batch_id, "in_progress")
+    await fleet.finish(batch_id)
+    await fleet.until(client, batch_id, "completed")
+    assert (await client.files.delete(file_id)).deleted
+
+
+async def test_a_file_is_either_taken_or_deleted(
+    raw: httpx.AsyncClient, client: openai.AsyncOpenAI
+) -> None:
+    """§8.7: create and delete lock the file's row."""
+    for _ in range(10):
+        file_id = await upload(client, lines(1))
+        created, deleted = await asyncio.gather(
+            raw.post("/v1/batches", json=creation(file_id)), raw.delete(f"/v1/files/{file_id}")
+        )
+        assert (created.status_code, deleted.status_code) in {(200, 400), (404, 200)}
+
+
+# --- §8.7: creates that are repeated -----------------------------------------------------------
+
+
+async def repeated(raw: httpx.AsyncClient, body: dict[str, Any], *counts: int) -> list[str]:
+    ids = []
+    for count in counts:
+        answer = await raw.post(
+            "/v1/batches", json=body, headers={"x-stainless-retry-count": str(count)}
+        )
+        assert answer.status_code == 200, answer.text
+        ids.append(answer.json()["id"])
+    return ids
+
+
+async def test_a_clients_own_retry_makes_no_second_batch(
+    raw: httpx.AsyncClient, client: openai.AsyncOpenAI
+) -> None:
+    """§8.7."""
+    body = creation(await upload(client, lines(1)), metadata={"a": "b"})
+    first, again, third = await repeated(raw, body, 0, 1, 2)
+    assert first == again == third
+
+
+async def test_the_stock_clients_retry_after_a_lost_answer_makes_no_second_batch(
+    plane: Plane, client: openai.AsyncOpenAI
+) -> None:
+    """§8.7: the client itself repeats the call; only the network is made to fail."""
+    file_id = await upload(client, lines(1))
+
+    class LosesAnswers(httpx2.AsyncHTTPTransport):
+        lost = 0
+
+        @override
+        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+            response = await super().handle_async_request(request)
+            if request.method == "POST" and self.lost < 2:
+                self.lost += 1
+                await response.aread()
+                await response.aclose()
+                raise httpx2.ReadTimeout("lost", request=request)
+            return response
+
+    transport = LosesAnswers()
+    async with openai.AsyncOpenAI(
+        base_url=f"{plane.url}/v1",
+        api_key=client.api_key,
+        http_client=httpx2.AsyncClient(transport=transport),
+    ) as unlucky:
+        batch_id = await create(unlucky, file_id)
+    assert transport.lost == 2
+    assert [batch.id async for batch in client.batches.list()] == [batch_id]
+
+
+async def test_each_retry_count_matches_once(
+    raw: httpx.AsyncClient, client: openai.AsyncOpenAI
+) -> None:
+    """§8.7: two creates meant as two, both retried, stay two."""
+    body = creation(await upload(client, lines(1)))
+    one, other, first_retry, second_retry, third_retry = await repeated(raw, body, 0, 0, 1, 1, 1)
+    assert one != other
+    assert {first_retry, second_retry} == {one, other}
+    assert third_retry not in {one, other}
+
+
+async def test_a_create_meant_anew_is_a_new_batch(
+    raw: httpx.AsyncClient, client: openai.AsyncOpenAI
+) -> None:
+    """§8.7: not marked as a repeat, or of another body, or made by no lower count."""
+    body = creation(await upload(client, lines(1)))
+    first, second = await repeated(raw, body, 0, 0)
+    (other,) = await repeated(raw, {**body, "metadata": {"x": "y"}}, 1)
+    (window,) = await repeated(raw, {**body, "completion_window": "48h"}, 1)
+    assert len({first, second, other, window}) == 4
+    high, low = await repeated(raw, {**body, "metadata": {"z": "z"}}, 2, 1)
+    assert high != low
+
+
+@pytest.mark.parametrize("action", ["read", "cancelled", "old"])
+async def test_a_batch_that_its_client_knows_is_not_matched(
+    plane: Plane, raw: httpx.AsyncClient, client: openai.AsyncOpenAI, action: str
+) -> None:
+    """§8.7: not read or cancelled since, and under 30 minutes old."""
+    body = creation(await upload(client, lines(1)))
+    (first,) = await repeated(raw, body, 0)
+    if action == "read":
+        await client.batches.retrieve(first)
+    elif action == "cancelled":
+        await client.batches.cancel(first)
+    else:
+        async with plane.services.database.transaction() as session:
+            await session.execute(update(Batch).values(created_at=Batch.created_at - 1801))
+    (second,) = await repeated(raw, body, 1)
+    assert first != second
+
+
+async def test_another_tenants_create_is_not_matched(
+    plane: Plane, raw: httpx.AsyncClient, client: openai.AsyncOpenAI
+) -> None:
+    body = creation(await upload(client, lines(1)))
+    await repeated(raw, body, 0)
+    async with plane.client(await plane.tenant_key("other")) as stranger:
+        answer = await stranger.post(
+            "/v1/batches", json=body, headers={"x-stainless-retry-count": "1"}
+        )
+    assert answer.status_code == 404
+
+
+async def test_an_idempotency_key_makes_one_batch(
+    raw: httpx.AsyncClient, client: openai.AsyncOpenAI
+) -> None:
+    """§8.7: as long as the batch; another body: 400."""
+    body = creation(await upload(client, lines(1)))
+    headers = {"Idempotency-Key": "k1"}
+    answers = await asyncio.gather(
+        *(raw.post("/v1/batches", json=body, headers=headers) for _ in range(5))
+    )
+    assert len({answer.json()["id"] for answer in answers}) == 1
+    await client.batches.cancel(answers[0].json()["id"])
+    again = await raw.post("/v1/batches", json=body, headers=headers)
+    assert again.json()["id"] == answers[0].json()["id"]
+    other = await raw.post("/v1/batches", json={**body, "metadata": {"a": "b"}}, headers=headers)
+    assert other.status_code == 400
+    assert other.json()["error"]["code"] == "idempotency_key_reused"
+    assert answers[0].json()["id"] in other.json()["error"]["message"]
+
+
+async def test_twenty_clients_at_once_make_twenty_batches(
+    plane: Plane, client: openai.AsyncOpenAI
+) -> None:
+    file_id = await upload(client, lines(8))
+    ids = await asyncio.gather(*(create(client, file_id) for _ in range(20)))
+    assert len(set(ids)) == 20
+    listed = [batch.id async for batch in client.batches.list(limit=7)]
+    assert sorted(listed) == sorted(ids)
+    fleet = Fleet(plane.services)
+    for batch_id in ids:
+        await fleet.until(client, batch_id, "in_progress")
+        await fleet.finish(batch_id)
+    for batch_id in ids:
+        batch = await fleet.until(client, batch_id, "completed")
+        assert batch.request_counts is not None
+        assert batch.request_counts.completed == 8
+
+
+async def test_creates_and_validation_never_wait_in_a_circle(
+    raw: httpx.AsyncClient, client: openai.AsyncOpenAI
+) -> None:
+    """Locks of tenant, batch and file beside foreign keys; a deadlock would answer 503."""
+    body = creation(await upload(client, lines(8)))
+    for _ in range(4):
+        answers = await asyncio.gather(*(raw.post("/v1/batches", json=body) for _ in range(20)))
+        assert {answer.status_code for answer in answers} == {200}
+
+
+# --- progress, cancelling, expiry --------------------------------------------------------------
+
+
+async def test_progress_counts_committed_lines(plane: Plane, client: openai.AsyncOpenAI) -> None:
+    batch_id = await create(client, await upload(client, lines(10)))
+    fleet = Fleet(plane.services)
+    await fleet.until(client, batch_id, "in_progress")
+    await fleet.finish(batch_id, fails={1}, chunks=2)
+    counts = (await client.batches.retrieve(batch_id)).request_counts
+    assert counts is not None
+    assert (counts.total, counts.completed, counts.failed) == (10, 7, 1)
+    listed = [batch.request_counts async for batch in client.batches.list()]
+    assert listed == [counts]
+
+
+def ids_of(content: str) -> list[str]:
+    return [json.loads(line)["custom_id"] for line in content.splitlines()]
+
+
+async def test_cancelling_keeps_what_is_committed(plane: Plane, client: openai.AsyncOpenAI) -> None:
+    """§8.6: what is committed is kept, once, and the rest gets error lines."""
+    batch_id = await create(client, await upload(client, lines(10)))
+    fleet = Fleet(plane.services)
+    await fleet.until(client, batch_id, "in_progress")
+    await fleet.finish(batch_id, chunks=1)
+    assert (await client.batches.cancel(batch_id)).status == "cancelling"
+    batch = await fleet.until(client, batch_id, "cancelled")
+    assert batch.cancelling_at is not None
+    assert batch.cancelled_at is not None
+    assert batch.request_counts is not None
+    assert (batch.request_counts.completed, batch.request_counts.failed) == (4, 6)
+    assert batch.output_file_id is not None
+    assert batch.error_file_id is not None
+    kept = (await client.files.content(batch.output_file_id)).text
+    rest = (await client.files.content(batch.error_file_id)).text
+    assert sorted(ids_of(kept) + ids_of(rest)) == sorted(f"c{n}" for n in range(10))
+    for text in rest.splitlines():
+        value = json.loads(text)
+        assert value["response"] is None
+        assert value["error"]["code"] == "batch_cancelled"
+    assert {chunk.state for chunk in await fleet.chunks(batch_id)} == {"done", "closed"}
+    with pytest.raises(openai.BadRequestError, match="cancelled cannot be cancelled"):
+        await client.batches.cancel(batch_id)  # never 409: the client would repeat it
+
+
+async def test_holders_of_chunks_have_grace_to_commit_after_a_cancel(
+    plane: Plane, client: openai.AsyncOpenAI
+) -> None:
+    """§8.4: 30 s of grace; here the holder commits within it."""
+    batch_id = await create(client, await upload(client, lines(8)))
+    fleet = Fleet(plane.services)
+    await fleet.until(client, batch_id, "in_progress")
+    chunk = (await fleet.chunks(batch_id))[0]
+    async with plane.services.database.transaction() as session:
+        await session.execute(
+            update(Chunk)
+            .where(Chunk.id == chunk.id)
+            .values(state="leased", nonce="n", attempt=1, lease_until=2e10)
+        )
+    await client.batches.cancel(batch_id)
+    await asyncio.sleep(0.3)
+    assert (await client.batches.retrieve(batch_id)).status == "cancelling"
+    await fleet.commit(chunk)
+    batch = await fleet.until(client, batch_id, "cancelled")
+    assert batch.request_counts is not None
+    assert batch.request_counts.completed == 4
+
+
+@pytest.mark.parametrize("committed_chunks", [0, 1])
+async def test_an_expired_batch_keeps_what_is_committed(
+    plane: Plane, client: openai.AsyncOpenAI, committed_chunks: int
+) -> None:
+    """§8.6; an expired batch without any output has no output file."""
+    batch_id = await create(client, await upload(client, lines(8)))
+    fleet = Fleet(plane.services)
+    await fleet.until(client, batch_id, "in_progress")
+    await fleet.finish(batch_id, chunks=committed_chunks)
+    async with plane.services.database.transaction() as session:
+        await session.execute(update(Batch).values(expires_at=Batch.created_at))
+    batch = await fleet.until(client, batch_id, "expired")
+    assert batch.expired_at is not None
+    assert batch.error_file_id is not None
+    rest = (await client.files.content(batch.error_file_id)).text
+    assert {json.loads(text)["error"]["code"] for text in rest.splitlines()} == {"batch_expired"}
+    assert len(rest.splitlines()) == 8 - 4 * committed_chunks
+    assert (batch.output_file_id is not None) == bool(committed_chunks)
+
+
+async def test_an_all_failed_batch_has_no_output_file(
+    plane: Plane, client: openai.AsyncOpenAI
+) -> None:
+    """§8.6: empty files are not made."""
+    batch_id = await create(client, await upload(client, lines(4)))
+    fleet = Fleet(plane.services)
+    await fleet.until(client, batch_id, "in_progress")
+    await fleet.finish(batch_id, fails=range(1, 5))
+    batch = await fleet.until(client, batch_id, "completed")
+    assert batch.output_file_id is None
+    assert batch.error_file_id is not None
+
+
+async def test_output_files_end_when_asked(plane: Plane, client: openai.AsyncOpenAI) -> None:
+    file_id = await upload(client, lines(1))
+    fleet = Fleet(plane.services)
+    for seconds, expected in ((7200, 7200), (None, 30 * 86_400)):
+        batch = await client.batches.create(
+            input_file_id=file_id,
+            endpoint=ENDPOINT,
+            completion_window="24h",
+            output_expires_after={"anchor": "created_at", "seconds": seconds}
+            if seconds
+            else openai.omit,
+        )
+        await fleet.until(client, batch.id, "in_progress")
+        await fleet.finish(batch.id)
+        done = await fleet.until(client, batch.id, "completed")
+        assert done.output_file_id is not None
+        file = await client.files.retrieve(done.output_file_id)
+        assert file.purpose == "batch_output"
+        assert file.expires_at == pytest.approx(file.created_at + expected, abs=1)
+
+
+# --- tenancy and quotas ------------------------------------------------------------------------
+
+
+async def test_another_tenants_batch_is_not_found(plane: Plane, client: openai.AsyncOpenAI) -> None:
+    """§8, Tenancy."""
+    batch_id = await create(client, await upload(client, lines(1)))
+    async with plane.client(await plane.tenant_key("other")) as stranger:
+        assert (await stranger.get("/v1/batches")).json()["data"] == []
+        for method, path in (
+            ("GET", f"/v1/batches/{batch_id}"),
+            ("POST", f"/v1/batches/{batch_id}/cancel"),
+            ("GET", f"/v1/batches?after={batch_id}"),
+        ):
+            assert (await stranger.request(method, path)).status_code == 404, path
+    assert (await client.batches.retrieve(batch_id)).status != "cancelled"
+
+
+async def test_the_quota_of_unfinished_batches(plane: Plane) -> None:
+    key = await plane.tenant_key("small", max_batches=1)
+    async with openai.AsyncOpenAI(base_url=f"{plane.url}/v1", api_key=key, max_retries=0) as client:
+        file_id = await upload(client, lines(1))
+        first = await create(client, file_id)
+        with pytest.raises(openai.RateLimitError, match="have not ended yet"):
+            await create(client, file_id)
+        await client.batches.cancel(first)
+        await Fleet(plane.services).until(client, first, "cancelled")
+        await create(client, file_id)
+
+
+async def test_the_quota_of_queued_tokens_is_taken_and_released(plane: Plane) -> None:
+    """§8.9: token quota at validation; §8.6: released with the terminal state."""
+    key = await plane.tenant_key("small", max_queued_tokens=100)
+    fleet = Fleet(plane.services)
+    async with openai.AsyncOpenAI(base_url=f"{plane.url}/v1", api_key=key) as client:
+        file_id = await upload(client, lines(8))  # about 8 tokens a line
+        first = await create(client, file_id)
+        await fleet.until(client, first, "in_progress")
+        second = await create(client, file_id)
+        refused = await fleet.until(client, second, "failed")
+        assert refused.errors is not None
+        assert refused.errors.data is not None
+        assert [error.code for error in refused.errors.data] == ["token_limit_exceeded"]
+        await fleet.finish(first)
+        await fleet.until(client, first, "completed")
+        third = await create(client, file_id)
+        await fleet.until(client, third, "in_progress")
+
+
+async def test_probes_and_metrics(plane: Plane) -> None:
+    async with plane.client(None) as client:
+        for path in ("/healthz", "/readyz", "/metrics"):
+            assert (await client.get(path)).status_code == 200
+
+
+async def test_a_create_wakes_the_worker(tmp_path: Path) -> None:
+    """§8.13: a hint changes latency only; with a long poll it is what makes it start."""
+    async with running(make_settings(tmp_path, poll_s=60)) as plane:
+        key = await plane.tenant_key("acme")
+        async with openai.AsyncOpenAI(base_url=f"{plane.url}/v1", api_key=key) as client:
+            batch_id = await create(client, await upload(client, lines(1)))
+            async with asyncio.timeout(30):  # half the poll: only the hint is that early
+                batch = await Fleet(plane.services).until(client, batch_id, "in_progress")
+            assert batch.request_counts is not None
+
+
+def _status(plane: Plane, batch_id: str, status: str) -> Callable[[], Any]:
+    async def holds() -> bool:
+        async with plane.services.database.read() as session:
+            statement = select(Batch.status).where(Batch.id == batch_id)
+            return (await session.execute(statement)).scalar_one() == status
+
+    return holds
+
+
+async def test_a_batch_cancelled_while_validating_has_no_files(
+    plane: Plane, client: openai.AsyncOpenAI
+) -> None:
+    batch_id = await create(client, await upload(client, lines(20_000)))
+    cancelled = await client.batches.cancel(batch_id)
+    assert cancelled.status == "cancelling"
+    await eventually(_status(plane, batch_id, "cancelled"))
+    batch = await client.batches.retrieve(batch_id)
+    if batch.in_progress_at is None:  # else validation was faster, and all lines are error lines
+        assert (batch.output_file_id, batch.error_file_id) == (None, None)
+        assert batch.request_counts is not None
+        assert batch.request_counts.total == 0

@@ -1,0 +1,172 @@
+"""Content errors: found in one pass, each with code, line and param (design.md §8.6)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from weir_controlplane.batches.line_reader import LineTooLongError, RawLine, read_lines
+from weir_controlplane.batches.validation import Findings, Rules, check_depth, validate
+from weir_controlplane.files.storage import Storage
+
+RULES = Rules(
+    endpoint="/v1/chat/completions",
+    models=frozenset({"tiny", "big"}),
+    max_lines=500,
+    max_json_depth=20,
+    default_output_tokens=256,
+)
+
+
+def value(custom_id: object = "a", **changes: object) -> dict[str, Any]:
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+    whole = {
+        "custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": body,
+    }  # fmt: skip
+    return whole | changes
+
+
+def check(*lines: bytes | dict[str, Any], rules: Rules = RULES) -> Findings:
+    contents = [line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines]
+    return validate([RawLine(n, 0, content) for n, content in enumerate(contents, 1)], rules)
+
+
+@pytest.mark.parametrize(
+    ("second", "code", "param"),
+    [
+        (b"{", "invalid_json_line", None),
+        (b"[]", "invalid_json_line", None),
+        (b"", "invalid_json_line", None),
+        (b"\xff\xfe", "invalid_json_line", None),
+        (b'{"custom_id": NaN}', "invalid_json_line", None),
+        (b"[" * 100_000, "invalid_json_line", None),
+        (value(custom_id=7), "invalid_json_line", "custom_id"),
+        (value(custom_id=""), "invalid_json_line", "custom_id"),
+        (value(custom_id="x" * 513), "invalid_json_line", "custom_id"),
+        (value("b", method="GET"), "invalid_json_line", "method"),
+        (value("b", body="x"), "invalid_json_line", "body"),
+        (value("a"), "duplicate_custom_id", "custom_id"),
+        (value("b", url="/v1/embeddings"), "url_mismatch", "url"),
+        (value("b", url=None), "url_mismatch", "url"),
+        (value("b", body={"model": "big"}), "model_mismatch", "body.model"),
+        (value("b", body={"model": None}), "model_mismatch", "body.model"),
+        (value("b", body={}), "model_mismatch", "body.model"),
+    ],
+)
+def test_a_content_error_names_code_line_and_field(
+    second: bytes | dict[str, Any], code: str, param: str | None
+) -> None:
+    found = check(value("a"), second, value("c"))
+    assert [(error.code, error.line, error.param) for error in found.errors] == [(code, 2, param)]
+    assert found.errors[0].message
+    assert found.lines == []  # nothing of the batch may run
+
+
+def test_an_unknown_model_is_a_mismatch() -> None:
+    found = check(value("a", body={"model": "huge"}))
+    assert found.errors[0].code == "model_mismatch"
+    assert "no service serves 'huge'" in found.errors[0].message
+
+
+@pytest.mark.parametrize("lines", [(), (b"",), (b"  ", b"\t", b"")])
+def test_a_file_without_lines_is_empty(lines: tuple[bytes, ...]) -> None:
+    found = check(*lines)
+    assert [(error.code, error.line) for error in found.errors] == [("empty_file", None)]
+
+
+def test_trailing_blank_lines_are_no_lines() -> None:
+    found = check(value("a"), value("b"), b"", b" ")
+    assert found.errors == []
+    assert [line.line for line in found.lines] == [1, 2]
+
+
+def test_the_first_hundred_errors_are_listed() -> None:
+    found = check(*([b"{"] * 300))
+    assert [error.line for error in found.errors] == list(range(1, 101))
+
+
+def test_too_many_lines_are_refused_where_they_begin() -> None:
+    found = check(*(value(f"c{number}") for number in range(501)))
+    assert [(error.code, error.line) for error in found.errors] == [("too_many_lines", 501)]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": [{"role": "wizard", "content": "x"}]},
+        {"messages": "not a list"},
+        {"messages": [[1, {"deep": None}], 7, None]},
+        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        {"messages": [{"role": "user", "content": "x" * 100_000}]},
+        {"messages": [], "temperature": "hot", "max_tokens": -3},
+        {"prompt": [1, 2, 3], "max_tokens": True},
+        {"prompt": None},
+        {"messages": [{"role": "user", "content": "\ud800"}]},
+        {},
+    ],
+)
+def test_what_an_engine_would_refuse_is_no_content_error(body: dict[str, Any]) -> None:
+    """§8.6: execution errors are that line's alone, found in the engine."""
+    found = check(value("a"), value("b", body={"model": "tiny", **body}))
+    assert found.errors == []
+    assert [line.line for line in found.lines] == [1, 2]
+
+
+def test_estimates_count_the_prompt_and_the_output_bound() -> None:
+    body = {"model": "tiny", "prompt": "x" * 4000, "max_tokens": 50}
+    found = check(value("a", body=body))
+    assert found.lines[0].prompt_tokens == pytest.approx(1000, abs=2)
+    assert found.lines[0].output_tokens == 50
+    assert found.tokens == found.lines[0].prompt_tokens + 50
+
+
+@pytest.mark.parametrize(
+    ("content", "allowed"),
+    [
+        (b'{"a": "' + b"[" * 50 + b'"}', True),  # brackets in text are no nesting
+        (b'{"a": "\\"' + b"[" * 50 + b'"}', True),
+        (b"[[[[[" + b"]" * 5 + b"," + b"[]" * 30, True),
+        (b"[" * 6 + b"]" * 6, False),
+        (b'{"a":' * 6 + b"1" + b"}" * 6, False),
+    ],
+)
+def test_depth_is_found_before_anything_is_built(content: bytes, *, allowed: bool) -> None:
+    assert check_depth(content, 5) is allowed
+
+
+async def _stored(storage: Storage, content: bytes) -> None:
+    async with storage.writer("f") as writer:
+        await writer.write(content)
+
+
+@pytest.mark.parametrize("block_bytes", [1, 3, 7, 1 << 20])
+async def test_lines_are_read_with_their_places(
+    tmp_path_factory: pytest.TempPathFactory, block_bytes: int
+) -> None:
+    storage = Storage(f"file://{tmp_path_factory.mktemp('s')}")
+    content = b"one\n\ntwo two\nlast"
+    await _stored(storage, content)
+    lines = list(
+        read_lines(storage, "f", size_bytes=len(content), bound_bytes=100, block_bytes=block_bytes)
+    )
+    assert [line.content for line in lines] == [b"one", b"", b"two two", b"last"]
+    assert [line.line for line in lines] == [1, 2, 3, 4]
+    for line in lines:
+        end = line.offset_bytes + len(line.content)
+        assert content[line.offset_bytes : end] == line.content
+
+
+@pytest.mark.parametrize("content", [b"ok\n" + b"x" * 101, b"ok\n" + b"x" * 101 + b"\nok"])
+async def test_an_endless_line_is_refused_before_it_is_kept(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
+    storage = Storage(f"file://{tmp_path_factory.mktemp('s')}")
+    await _stored(storage, content)
+    lines = read_lines(storage, "f", size_bytes=len(content), bound_bytes=100, block_bytes=16)
+    with pytest.raises(LineTooLongError, match="line 2 is longer than 100 bytes"):
+        list(lines)
+    again = read_lines(storage, "f", size_bytes=len(content), bound_bytes=100, block_bytes=16)
+    found = validate(again, RULES)
+    assert [(error.code, error.line) for error in found.errors][-1] == ("invalid_json_line", 2)

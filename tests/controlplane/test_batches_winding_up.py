@@ -1,0 +1,406 @@
+"""The end of a batch: resumable, fenced, every line once (design.md §8.2, §8.6)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select, update
+
+from tests.controlplane.fleet import USAGE, Fleet
+from tests.controlplane.support import eventually, make_settings
+from weir_controlplane.app import make_services
+from weir_controlplane.batches import winding_up
+from weir_controlplane.batches.leases import (
+    LeaseLostError,
+    apply_due,
+    claim,
+    hold,
+    renew,
+    void_leases,
+)
+from weir_controlplane.batches.leftovers import KEEP_S, release
+from weir_controlplane.batches.result_reader import ResultSource, merged_results
+from weir_controlplane.batches.worker import work_forever, work_once
+from weir_controlplane.dispatch.commits import sweepable
+from weir_controlplane.errors import StorageFullError
+from weir_controlplane.files.service import sweep
+from weir_controlplane.files.storage import Storage, StorageWriter
+from weir_controlplane.services import Services
+from weir_controlplane.store.line_index import unpack_lines
+from weir_controlplane.store.models import Batch, Chunk, File, Suspect, Tenant, Upload
+
+LINES = 60
+
+
+@pytest.fixture
+async def services(tmp_path: Path, database_url: str) -> AsyncIterator[Services]:
+    settings = make_settings(tmp_path, database_url, chunk_lines=7, abandoned_upload_s=60)
+    services = make_services(settings)
+    await services.database.open()
+    yield services
+    await services.database.close()
+
+
+def replica_of(services: Services) -> Services:
+    """Another worker on the same database and files."""
+    made = make_services(services.settings)
+    return Services(**{**vars(made), "database": services.database, "replica": f"{made.replica}-2"})
+
+
+async def ready(services: Services, *, fails: tuple[int, ...] = (3,)) -> str:
+    """A batch whose every line is committed, about to be finalized."""
+    batch_id = await opened(services)
+    await Fleet(services).finish(batch_id, fails=fails)
+    return batch_id
+
+
+async def opened(services: Services) -> str:
+    """A batch in progress."""
+    content = b"".join(
+        json.dumps(
+            {
+                "custom_id": f"c{n}",
+                "method": "POST",
+                "url": "/v1/completions",
+                "body": {"model": "tiny", "prompt": f"{n % 5}" * 700 + str(n), "max_tokens": 4},
+            }
+        ).encode()
+        + b"\n"
+        for n in range(1, LINES + 1)
+    )
+    async with services.storage.writer("files/in") as writer:
+        await writer.write(content)
+    async with services.database.transaction() as session:
+        session.add(Tenant(id="t", name="t", created_at=1.0))
+        await session.flush()
+        session.add(
+            File(
+                id="in", tenant_id="t", filename="in", purpose="batch", size_bytes=len(content),
+                status="processed", storage_key="files/in", created_at=1.0,
+            )
+        )  # fmt: skip
+        await session.flush()
+        session.add(
+            Batch(
+                id="b", tenant_id="t", input_file_id="in", endpoint="/v1/completions",
+                completion_window="24h", output_expires_s=3600, status="validating",
+                created_at=1.0, expires_at=2e10, fingerprint="f", matched_retry_counts=[],
+            )
+        )  # fmt: skip
+    assert await work_once(services)
+    return "b"
+
+
+async def batch_of(services: Services) -> Batch:
+    async with services.database.read() as session:
+        return await session.get_one(Batch, "b")
+
+
+async def custom_ids(services: Services) -> Counter[str]:
+    """How often each custom_id occurs in the output and error files together."""
+    batch = await batch_of(services)
+    found: Counter[str] = Counter()
+    for file_id in (batch.output_file_id, batch.error_file_id):
+        if file_id is not None:
+            async with services.database.read() as session:
+                file = await session.get_one(File, file_id)
+            assert file.status == "processed"
+            content = await services.storage.read(file.storage_key, 0, 1 << 30)
+            assert len(content) == file.size_bytes
+            found.update(json.loads(line)["custom_id"] for line in content.splitlines())
+    return found
+
+
+ALL = Counter(f"c{n}" for n in range(1, LINES + 1))
+
+
+def outputs(services: Services) -> list[str]:
+    folder = services.settings.data_dir / "files" / "outputs"
+    return [str(path) for path in folder.rglob("*") if path.is_file()]
+
+
+async def free_lease(services: Services) -> None:
+    """Lets the lease run out, as time would."""
+    async with services.database.transaction() as session:
+        await session.execute(update(Batch).values(work_lease_until=0.0))
+
+
+async def test_chunks_hold_every_line_once_with_its_place(services: Services) -> None:
+    await opened(services)
+    chunks = await Fleet(services).chunks("b")
+    assert sum(chunk.lines for chunk in chunks) == LINES
+    assert len({chunk.prefix_group for chunk in chunks}) == 5
+    assert (await batch_of(services)).queued_tokens == sum(chunk.tokens for chunk in chunks)
+
+
+async def test_a_finalized_batch_adds_up(services: Services) -> None:
+    await ready(services, fails=(3, 4))
+    assert await work_once(services)
+    batch = await batch_of(services)
+    assert batch.status == "completed"
+    assert (batch.completed_lines, batch.failed_lines) == (LINES - 2, 2)
+    assert batch.output_tokens == USAGE["output_tokens"] * (LINES - 2)
+    assert batch.cached_tokens == USAGE["cached_tokens"] * (LINES - 2)
+    assert batch.queued_tokens == 0
+    assert await custom_ids(services) == ALL
+    assert not await work_once(services)
+
+
+async def test_chunk_results_are_given_up_long_after_the_files_are_there(
+    services: Services,
+) -> None:
+    await ready(services)
+    assert await work_once(services)
+    assert await release(services) == 0  # a commit that is repeated now is still accepted
+    async with services.database.transaction() as session:
+        await session.execute(update(Batch).values(completed_at=Batch.completed_at - KEEP_S - 1))
+        await session.execute(update(Upload).values(created_at=1.0))
+    assert await release(services) == 1
+    assert await release(services) == 0
+    async with services.database.transaction() as session:
+        keys = [row.storage_key for row in await sweepable(session, stale_after_s=60, limit=100)]
+    assert sorted(keys) == await services.storage.keys("results")
+    assert await custom_ids(services) == ALL
+
+
+async def test_a_crash_before_the_last_transaction_is_repeated_whole(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """§8.6: both files were written, then the process died."""
+    await ready(services)
+
+    async def die(*_arguments: object) -> None:
+        raise asyncio.CancelledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(winding_up, "_end", die)
+        with pytest.raises(asyncio.CancelledError):
+            await work_once(services)
+    batch = await batch_of(services)
+    assert batch.status == "finalizing"
+    assert (batch.output_file_id, batch.error_file_id) == (None, None)
+    await free_lease(services)
+    assert await work_once(replica_of(services))
+    assert await custom_ids(services) == ALL
+    assert len(outputs(services)) == 2
+
+
+@pytest.mark.parametrize("written", [0, 1, 30, LINES])
+async def test_a_crash_while_writing_leaves_no_half_file(
+    services: Services, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    """§8.6, §8.8."""
+    await ready(services)
+    count = 0
+    append = StorageWriter.append
+
+    def failing(self: StorageWriter, data: bytes) -> None:
+        nonlocal count
+        if count == written:
+            raise StorageFullError("the file store is full")
+        count += 1
+        append(self, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StorageWriter, "append", failing)
+        assert await work_once(services)
+    if written < LINES:
+        batch = await batch_of(services)
+        assert batch.status == "finalizing"
+        assert "full" in (batch.work_error or "")  # a clear state, kept for the operator
+        assert outputs(services) == []
+        assert not await work_once(services)  # it waits before it tries again
+        await free_lease(services)
+        assert await work_once(services)
+    assert (await batch_of(services)).status == "completed"
+    assert await custom_ids(services) == ALL
+
+
+async def test_whoever_lost_its_lease_writes_nothing(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """§8.2: a stalled replica comes back after another has finished the batch."""
+    await ready(services)
+    stalled, go_on = asyncio.Event(), asyncio.Event()
+    end = winding_up._end
+
+    async def stall(*arguments: object) -> None:
+        stalled.set()
+        await go_on.wait()
+        await end(*arguments)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(winding_up, "_end", stall)
+        slow = asyncio.create_task(work_once(services))
+        await stalled.wait()
+    await free_lease(services)
+    assert await work_once(replica_of(services))
+    done = await batch_of(services)
+    go_on.set()
+    assert await slow
+    after = await batch_of(services)
+    assert (after.status, after.output_file_id) == ("completed", done.output_file_id)
+    assert await custom_ids(services) == ALL
+    assert len(outputs(services)) == 2  # the late one's files are gone again
+
+
+async def test_a_lease_is_held_by_one_and_renewed_by_its_holder_only(
+    services: Services,
+) -> None:
+    """§8.2."""
+    await ready(services)
+    await apply_due(services)
+    work = await claim(services)
+    assert work is not None
+    assert await claim(replica_of(services)) is None
+    await renew(services, work)
+    await free_lease(services)
+    taken = await claim(replica_of(services))
+    assert taken is not None
+    with pytest.raises(LeaseLostError):
+        await renew(services, work)
+    with pytest.raises(LeaseLostError):
+        async with services.database.transaction() as session:
+            await hold(session, work)
+    await renew(replica_of(services), taken)
+
+
+async def test_replicas_at_once_finish_a_batch_once(services: Services) -> None:
+    await ready(services)
+    replicas = [services, replica_of(services), replica_of(services)]
+    tasks = [asyncio.create_task(work_forever(replica)) for replica in replicas]
+
+    async def completed() -> bool:
+        return (await batch_of(services)).status == "completed"
+
+    await eventually(completed)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert await custom_ids(services) == ALL
+    assert len(outputs(services)) == 2
+
+
+async def test_shutdown_gives_the_lease_back(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ready(services)
+    begun = asyncio.Event()
+
+    async def endless(*_arguments: object) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(winding_up, "_prepare", endless)
+        task = asyncio.create_task(work_once(services))
+        await begun.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert await work_once(replica_of(services))  # at once, not after the lease's length
+    assert await custom_ids(services) == ALL
+
+
+async def test_an_embedded_restart_takes_work_up_at_once(
+    services: Services, database_url: str
+) -> None:
+    """§8.9: its process lock proves that whoever held the lease is gone."""
+    await ready(services)
+    await apply_due(services)
+    assert await claim(services) is not None  # and then the process is killed
+    await void_leases(services)
+    embedded = database_url.startswith("sqlite")
+    assert (await claim(services) is not None) == embedded
+
+
+async def test_a_poisonous_line_fails_with_its_own_error(services: Services) -> None:
+    """§8.5: the line is in the error file; every other line completes."""
+    await opened(services)
+    fleet = Fleet(services)
+    chunks = await fleet.chunks("b")
+    for chunk in chunks[1:]:
+        await fleet.commit(chunk)
+    poison = unpack_lines(chunks[0].line_index)
+    async with services.database.transaction() as session:
+        (await session.get_one(Chunk, chunks[0].id)).state = "closed"
+        session.add_all(
+            Suspect(
+                batch_id="b", line=item.line, state="failed", deaths=2, solo_deaths=2,
+                updated_at=1.0, error={"code": "engine_crashed", "message": "It died twice."},
+            )
+            for item in poison
+        )  # fmt: skip
+    assert await work_once(services)
+    batch = await batch_of(services)
+    assert (batch.status, batch.failed_lines) == ("completed", len(poison))
+    assert await custom_ids(services) == ALL
+    async with services.database.read() as session:
+        errors = await session.get_one(File, batch.error_file_id)
+    content = await services.storage.read(errors.storage_key, 0, 1 << 20)
+    assert {json.loads(line)["error"]["code"] for line in content.splitlines()} == {
+        "engine_crashed"
+    }
+
+
+async def test_broken_results_are_never_published(services: Services) -> None:
+    """Two chunks that both answer a line: the batch stops with the numbers, nothing is written."""
+    await opened(services)
+    fleet = Fleet(services)
+    chunks = await fleet.chunks("b")
+    for chunk in chunks[1:]:
+        await fleet.commit(chunk)
+    result: dict[str, object] = {
+        "request_id": "r",
+        "response": {"status_code": 200, "request_id": "r", "body": {}},
+        "error": None,
+        "usage": USAGE,
+    }
+    wrong: list[dict[str, object]] = [
+        {"line": LINES + line, **result} for line in range(chunks[0].lines)
+    ]
+    await fleet.store(chunks[0], wrong)
+    assert await work_once(services)
+    batch = await batch_of(services)
+    assert batch.status == "finalizing"
+    assert "BrokenResultError" in (batch.work_error or "")
+    assert outputs(services) == []
+
+
+async def test_files_of_a_crashed_attempt_are_swept(services: Services) -> None:
+    async with services.database.transaction() as session:
+        session.add(Tenant(id="x", name="x", created_at=1.0))
+        await session.flush()
+        session.add(
+            File(
+                id="old", tenant_id="x", filename="", purpose="batch_output", size_bytes=0,
+                status="uploading", storage_key="outputs/b/old-output", created_at=1.0,
+            )
+        )  # fmt: skip
+    async with services.storage.writer("outputs/b/old-output") as writer:
+        await writer.write(b"half")
+    await sweep(services)
+    assert outputs(services) == []
+    async with services.database.read() as session:
+        assert (await session.execute(select(File.status))).scalar_one() == "purged"
+
+
+async def test_results_are_merged_from_many_sources_with_bounded_buffers(
+    tmp_path: Path,
+) -> None:
+    storage = Storage(f"file://{tmp_path}")
+    sources = []
+    for start in range(1, 101):
+        lines = list(range(start, 5001, 100))
+        content = b"".join(json.dumps({"line": n, "x": "y" * 500}).encode() + b"\n" for n in lines)
+        async with storage.writer(f"r{start}") as writer:
+            await writer.write(content)
+        sources.append(
+            ResultSource(storage_key=f"r{start}", size_bytes=len(content), first_line=start)
+        )
+    merged = [line for line, _ in merged_results(storage, sources)]
+    assert merged == list(range(1, 5001))

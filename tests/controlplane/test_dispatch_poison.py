@@ -1,0 +1,181 @@
+"""Lines that kill engines, with simulated agents over HTTP, on both databases (§8.5)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import update
+
+from tests.controlplane.agent_sim import Json, SimAgent
+from tests.controlplane.jobs import Lab, lab
+from tests.controlplane.support import make_settings, running
+from weir_controlplane.dispatch.watch import expire_leases
+from weir_controlplane.store.clock import db_now
+from weir_controlplane.store.models import Agent, Chunk
+
+ROOM = {"lines": 16, "tokens": 10_000_000, "result_bytes": 1 << 30}
+
+
+@pytest.fixture
+async def desk(tmp_path: Path, database_url: str) -> AsyncIterator[Lab]:
+    async with (
+        running(make_settings(tmp_path, database_url, chunk_lines=8)) as plane,
+        lab(plane) as desk,
+    ):
+        yield desk
+
+
+async def run_or_die(agent: SimAgent, lease: Json, poison: int, number: int) -> bool:
+    """Runs a lease in an engine that ``poison`` kills; whether it died. Restarts it then."""
+    lines = [item["line"] for item in await agent.lines(lease)]
+    if poison not in lines:
+        assert await agent.finish(lease) == "accepted"
+        return False
+    resident = [(lease, poison)] if lease["solo"] else [(lease, line) for line in lines]
+    finished = [line for line in lines if line < poison] if lease["solo"] else []
+    agent.dies(f"{agent.agent_id}-{number}", resident, solo=lease["solo"])
+    deaths = agent.deaths
+    agent.restart()
+    agent.deaths = deaths
+    await agent.sync()
+    if finished and lease["chunk_id"] in agent.held:
+        await agent.finish(agent.held[lease["chunk_id"]], only=finished)
+    return True
+
+
+async def heed_cancels(agent: SimAgent) -> None:
+    """Hands back what the last reply asked to stop."""
+    for item in agent.last["cancel"]:
+        if item["chunk_id"] in agent.held:
+            assert item["reason"] == "suspects"
+            agent.give_back(agent.held[item["chunk_id"]])
+
+
+async def test_rule_5_a_line_that_kills_the_engine_fails_alone(desk: Lab) -> None:
+    """§8.5: after two deaths as the only offline line it fails; every other line completes."""
+    count, poison = 32, 11
+    batch_id = await desk.submit(count)
+    agents = [desk.agent("pod-0"), desk.agent("pod-1")]
+    for agent in agents:
+        await agent.ready()
+    died: list[bool] = []
+    async with asyncio.timeout(120):
+        while True:
+            batch = await desk.openai.batches.retrieve(batch_id)
+            if batch.status == "completed":
+                break
+            for agent in agents:
+                await agent.sync(room=ROOM)
+                await heed_cancels(agent)
+                solo = [lease for lease in agent.held.values() if lease["solo"]]
+                assert not solo or len(agent.held) == 1, "a suspect shares its engine"
+                for lease in list(agent.held.values()):
+                    if await run_or_die(agent, lease, poison, len(died)):
+                        died.append(lease["solo"])
+                        break
+            await asyncio.sleep(0.02)
+    assert died == [False, True, True]
+    found = await desk.assert_whole(batch, count)
+    bad = found[f"line-{poison}"]
+    assert bad["error"]["code"] == "engine_crash"
+    assert bad["response"] is None
+    assert sum(item["error"] is not None for item in found.values()) == 1
+    assert batch.request_counts is not None
+    assert (batch.request_counts.completed, batch.request_counts.failed) == (count - 1, 1)
+
+
+async def test_rule_5_the_same_death_reported_again_counts_once(desk: Lab) -> None:
+    """§8.5: a death is accepted once, however often it is reported."""
+    await desk.submit(8, documents=1)
+    agent = desk.agent()
+    await agent.ready()
+    await desk.syncs_until(agent, lambda: bool(agent.held))
+    (lease,) = agent.held.values()
+    for _ in range(4):
+        agent.dies("death-1", [(lease, 3)])
+        reply = await agent.sync()
+        assert reply["deaths_accepted"] == ["death-1"]
+        assert reply["cancel"] == [{"chunk_id": lease["chunk_id"], "reason": "suspects"}]
+    agent.give_back(lease)
+    await agent.sync()
+    # Died four times by its own account, once by ours: it is still a suspect, alone.
+    await desk.syncs_until(agent, lambda: bool(agent.held))
+    (alone,) = agent.held.values()
+    assert alone["solo"]
+    assert [item["line"] for item in await agent.lines(alone)] == [3]
+
+
+async def test_rule_5_a_holder_that_does_not_stop_loses_its_suspects(desk: Lab) -> None:
+    """§8.5, §8.4: after 30 s of grace the chunk is taken apart without it."""
+    batch_id = await desk.submit(8, documents=1)
+    agent = desk.agent()
+    await agent.ready()
+    await desk.syncs_until(agent, lambda: bool(agent.held))
+    (lease,) = agent.held.values()
+    agent.dies("death-1", [(lease, 3), (lease, 4)])
+    await agent.sync()
+    async with desk.plane.services.database.transaction() as session:
+        await session.execute(
+            update(Chunk).where(Chunk.id == lease["chunk_id"]).values(revoked_at=db_now() - 31)
+        )
+    assert await expire_leases(desk.plane.services.database) == 1
+    await desk.plane.services.nudge.send("chunks")
+    seen: set[tuple[bool, tuple[int, ...]]] = set()
+    async with asyncio.timeout(60):
+        while (batch := await desk.openai.batches.retrieve(batch_id)).status != "completed":
+            await agent.sync()
+            for item in list(agent.held.values()):
+                if item["chunk_id"] == lease["chunk_id"] and item["attempt"] == lease["attempt"]:
+                    del agent.held[item["chunk_id"]]
+                    continue
+                lines = tuple(line["line"] for line in await agent.lines(item))
+                seen.add((item["solo"], lines))
+                assert await agent.finish(item) == "accepted"
+            await asyncio.sleep(0.02)
+    assert seen == {(True, (3, 4)), (False, (1, 2, 5, 6, 7, 8))}
+    await desk.assert_whole(batch, 8)
+
+
+async def test_rule_5_a_death_without_suspects_pauses_the_pod(desk: Lab) -> None:
+    """§8.5: and other pods go on; after the pause so does this one."""
+    batch_id = await desk.submit(40)
+    bad, good = desk.agent("pod-0"), desk.agent("pod-1")
+    await bad.ready()
+    bad.dies("death-1", [])
+    reply = await bad.sync()
+    assert reply["deaths_accepted"] == ["death-1"]
+    for _ in range(3):
+        assert (await bad.sync())["chunks"] == []
+    (view,) = (await desk.plane.admin.get("/internal/v1/agents")).json()["data"]
+    assert 0 < view["paused_s"] <= 60
+    await good.ready()
+    await desk.syncs_until(good, lambda: bool(good.held), room=ROOM)
+    async with desk.plane.services.database.transaction() as session:
+        await session.execute(
+            update(Agent).where(Agent.agent_id == "pod-0").values(pause_until=db_now() - 1)
+        )
+    bad.restart()  # a new process asks the database anew
+    await desk.syncs_until(bad, lambda: bool(bad.held), room=ROOM)
+    for agent in (bad, good):
+        for lease in list(agent.held.values()):
+            assert await agent.finish(lease) == "accepted"
+    await desk.assert_whole(await desk.works_until(good, batch_id, "completed"), 40)
+
+
+async def test_rule_5_committed_lines_are_never_suspects(desk: Lab) -> None:
+    """§8.5: a death that names a line whose result is committed blames nobody."""
+    batch_id = await desk.submit(8, documents=1)
+    agent = desk.agent()
+    await agent.ready()
+    await desk.syncs_until(agent, lambda: bool(agent.held))
+    (lease,) = agent.held.values()
+    assert await agent.finish(lease, only={1, 2, 3}) == "accepted"
+    for number in range(3):
+        agent.dies(f"death-{number}", [(lease, 2)])
+    await agent.sync()
+    batch = await desk.works_until(agent, batch_id, "completed")
+    found = await desk.assert_whole(batch, 8)
+    assert all(item["error"] is None for item in found.values())

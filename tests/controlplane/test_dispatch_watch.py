@@ -1,0 +1,203 @@
+"""What happens to leases and uploads by themselves, on both databases."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select, update
+
+from tests.controlplane.bench import (
+    Process,
+    assert_nothing_lost_or_doubled,
+    chunks_of,
+    commit_lines,
+    lines_of,
+    put_batch,
+    upload,
+)
+from weir_controlplane.dispatch.bounds import OUTAGE_AFTER_S
+from weir_controlplane.dispatch.settle import settle
+from weir_controlplane.dispatch.sweep import sweep_uploads
+from weir_controlplane.dispatch.watch import (
+    close_ending,
+    expire_leases,
+    release_agent,
+    unpin,
+)
+from weir_controlplane.dispatch.work import Grant
+from weir_controlplane.errors import InvalidRequestError
+from weir_controlplane.files.storage import Storage
+from weir_controlplane.store.clock import db_now
+from weir_controlplane.store.database import Database
+from weir_controlplane.store.models import Batch, Chunk, DispatchClock, Upload
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(f"file://{tmp_path / 'files'}")
+
+
+async def lease_all(database: Database, batch_id: str, process: Process) -> list[Grant]:
+    wanted = [chunk.id for chunk in await chunks_of(database, batch_id)]
+    first = await settle(database, process.work())
+    process.incarnation = first.incarnation
+    return list((await settle(database, process.work(wanted=wanted))).grants)
+
+
+async def states(database: Database, batch_id: str) -> list[str]:
+    return [chunk.state for chunk in await chunks_of(database, batch_id)]
+
+
+async def set_leases(database: Database, **values: object) -> None:
+    async with database.transaction() as session:
+        await session.execute(update(Chunk).where(Chunk.state == "leased").values(**values))
+
+
+async def test_rule_1_after_an_outage_no_lease_expires_for_one_length(database: Database) -> None:
+    """§8.1: nobody could renew while the database was away."""
+    batch_id = await put_batch(database, lines=4)
+    await expire_leases(database)  # somebody watches
+    await lease_all(database, batch_id, Process(agent_id="pod"))
+    async with database.transaction() as session:  # the outage: nobody watched for long
+        gone = OUTAGE_AFTER_S + 100
+        await session.execute(
+            update(DispatchClock).values(watched_at=db_now() - gone, hold_until=db_now() - gone)
+        )
+    await set_leases(database, lease_until=db_now() - 50)
+    assert await expire_leases(database) == 0
+    assert await expire_leases(database) == 0  # nor at the next look
+    assert await states(database, batch_id) == ["leased"]
+    async with database.transaction() as session:  # one length later
+        await session.execute(update(DispatchClock).values(hold_until=db_now() - 1))
+    assert await expire_leases(database) == 1
+    assert await states(database, batch_id) == ["open"]
+
+
+async def test_rule_1_a_renewed_lease_does_not_expire(database: Database) -> None:
+    """§8.1: a sync that lists the lease gives it a whole length."""
+    batch_id = await put_batch(database, lines=4)
+    process = Process(agent_id="pod")
+    (grant,) = await lease_all(database, batch_id, process)
+    await set_leases(database, lease_until=db_now() + 1)
+    await settle(database, process.work(held=[grant]))
+    (chunk,) = await chunks_of(database, batch_id)
+    assert chunk.lease_until is not None
+    assert chunk.lease_until > await database.now_s() + 80
+
+
+async def test_rule_1_an_agent_known_to_be_gone_loses_its_leases_at_once(
+    database: Database,
+) -> None:
+    """§8.1: a deleted pod's chunks are open again without waiting for the clock."""
+    batch_id = await put_batch(database, lines=8)
+    await lease_all(database, batch_id, Process(agent_id="pod"))
+    assert await release_agent(database, "another") == 0
+    assert await release_agent(database, "pod") == 2
+    assert await states(database, batch_id) == ["open", "open"]
+
+
+async def test_rule_4_ending_batches_close_open_chunks_now_and_leased_ones_after_the_grace(
+    database: Database, storage: Storage
+) -> None:
+    """§8.4: 30 s of grace, then closed chunks take no commit (§8.6)."""
+    batch_id = await put_batch(database, lines=12)
+    process = Process(agent_id="pod")
+    first = await settle(database, process.work())
+    process.incarnation = first.incarnation
+    chunks = await chunks_of(database, batch_id)
+    wanted = [chunks[0].id, chunks[1].id]
+    grants = (await settle(database, process.work(wanted=wanted))).grants
+    await cancel(database, batch_id, ago_s=1)
+    assert await close_ending(database) == []
+    assert await states(database, batch_id) == ["leased", "leased", "closed"]
+    number = await upload(database, storage, grants[0], [1, 2])
+    done = await commit_lines(database, grants[0], number, [1, 2], final=False)
+    assert (done.state, done.more) == ("accepted", False)
+    await cancel(database, batch_id, ago_s=31)
+    assert await close_ending(database) == [batch_id]
+    assert sorted(await states(database, batch_id)) == ["closed", "closed", "closed", "done"]
+    second = await upload_or_refusal(database, storage, grants[1])
+    assert second == "stale_lease"
+    late = await commit_lines(database, grants[1], "upload_x", [5], final=False)
+    assert late.state == "gone"
+    found = await assert_nothing_lost_or_doubled(database, batch_id, 12)
+    assert set(found.committed) == {1, 2}
+
+
+async def upload_or_refusal(database: Database, storage: Storage, grant: Grant) -> str | None:
+    from weir_controlplane.dispatch.errors import StaleLeaseError
+
+    with pytest.raises(StaleLeaseError) as refusal:
+        await upload(database, storage, grant, [5])
+    return refusal.value.code
+
+
+async def cancel(database: Database, batch_id: str, *, ago_s: float) -> None:
+    async with database.transaction() as session:
+        await session.execute(
+            update(Batch)
+            .where(Batch.id == batch_id)
+            .values(status="cancelling", closing_as="cancelled", cancelling_at=db_now() - ago_s)
+        )
+
+
+async def test_rule_2_the_sweeper_takes_only_what_no_commit_can(
+    database: Database, storage: Storage
+) -> None:
+    """§8.2: an upload of a current lease stays; a marked one cannot be committed."""
+    batch_id = await put_batch(database, lines=8)
+    process = Process(agent_id="pod")
+    kept, lost = await lease_all(database, batch_id, process)
+    numbers = {
+        grant.chunk_id: await upload(database, storage, grant, lines)
+        for grant, lines in ((kept, [1, 2, 3, 4]), (lost, [5, 6, 7, 8]))
+    }
+    await settle(database, process.work(held=[kept], returned=[lost]))
+    assert await sweep_uploads(database, storage) == 0  # too young
+    async with database.transaction() as session:
+        await session.execute(update(Upload).values(created_at=db_now() - 7200))
+    assert await sweep_uploads(database, storage) == 1
+    async with database.read() as session:
+        left = (await session.execute(select(Upload.id))).scalars().all()
+    assert left == [numbers[kept.chunk_id]]
+    assert len(await storage.keys("results")) == 1
+    done = await commit_lines(database, kept, numbers[kept.chunk_id], [1, 2, 3, 4], final=True)
+    assert done.state == "accepted"
+    assert await sweep_uploads(database, storage) == 0  # committed ones stay
+
+
+async def test_rule_2_a_marked_upload_cannot_be_committed(
+    database: Database, storage: Storage
+) -> None:
+    """§8.2: the mark comes first, and a commit needs an unmarked row."""
+    batch_id = await put_batch(database, lines=4)
+    (grant,) = await lease_all(database, batch_id, Process(agent_id="pod"))
+    number = await upload(database, storage, grant, [1, 2, 3, 4])
+    async with database.transaction() as session:
+        await session.execute(update(Upload).values(marked_at=db_now()))
+    with pytest.raises(InvalidRequestError) as refusal:
+        await commit_lines(database, grant, number, [1, 2, 3, 4], final=True)
+    assert refusal.value.code == "unknown_upload"
+    assert not (await lines_of(database, batch_id)).committed
+
+
+async def test_rule_12_with_nothing_done_a_batch_takes_another_revision(
+    database: Database, storage: Storage
+) -> None:
+    """§8.12: with nothing committed it re-pins, else it waits to its window."""
+    fresh = await put_batch(database, lines=4)
+    begun = await put_batch(database, lines=8)
+    process = Process(agent_id="pod")
+    (grant,) = await lease_all(database, fresh, process)
+    await settle(database, process.work(returned=[grant]))
+    grants = await lease_more(database, begun, process)
+    number = await upload(database, storage, grants[0], [1, 2, 3, 4])
+    await commit_lines(database, grants[0], number, [1, 2, 3, 4], final=True)
+    await settle(database, process.work(returned=grants[1:]))
+    assert await unpin(database, [fresh, begun]) == [fresh]
+
+
+async def lease_more(database: Database, batch_id: str, process: Process) -> list[Grant]:
+    wanted = [chunk.id for chunk in await chunks_of(database, batch_id)]
+    return list((await settle(database, process.work(wanted=wanted))).grants)

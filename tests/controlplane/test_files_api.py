@@ -1,0 +1,350 @@
+"""`/v1/files` (openai-batch-surface, design.md §8.7, §8.8)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+from sqlalchemy import select, update
+
+from tests.controlplane.support import Plane, eventually, make_settings, running
+from weir_controlplane.files.service import sweep
+from weir_controlplane.store.models import File
+
+# What does not depend on the database need not run on both.
+EMBEDDED = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+
+
+@pytest.fixture
+async def plane(tmp_path: Path, database_url: str) -> AsyncIterator[Plane]:
+    settings = make_settings(tmp_path, database_url, max_file_bytes=300_000, sweep_s=3600)
+    async with running(settings) as plane:
+        yield plane
+
+
+@pytest.fixture
+async def client(plane: Plane) -> AsyncIterator[openai.AsyncOpenAI]:
+    key = await plane.tenant_key("acme")
+    async with openai.AsyncOpenAI(base_url=f"{plane.url}/v1", api_key=key) as client:
+        yield client
+
+
+@pytest.fixture
+async def raw(plane: Plane, client: openai.AsyncOpenAI) -> AsyncIterator[httpx.AsyncClient]:
+    async with plane.client(client.api_key) as raw:
+        yield raw
+
+
+def stored(plane: Plane) -> list[str]:
+    folder = plane.services.settings.data_dir / "files"
+    return [path.name for path in folder.rglob("*") if path.is_file()]
+
+
+async def test_a_file_comes_back_as_it_went_in(client: openai.AsyncOpenAI) -> None:
+    content = "é\n".encode() * 50_000
+    file = await client.files.create(file=("ü.jsonl", content), purpose="batch")
+    assert file.model_dump(exclude={"id", "created_at"}) == {
+        "bytes": len(content),
+        "filename": "ü.jsonl",
+        "object": "file",
+        "purpose": "batch",
+        "status": "processed",
+        "expires_at": None,
+        "status_details": None,
+    }
+    assert (await client.files.content(file.id)).content == content
+    assert await client.files.retrieve(file.id) == file
+    deleted = await client.files.delete(file.id)
+    assert (deleted.id, deleted.deleted) == (file.id, True)
+    with pytest.raises(openai.NotFoundError):
+        await client.files.retrieve(file.id)
+    with pytest.raises(openai.NotFoundError):
+        await client.files.content(file.id)
+    with pytest.raises(openai.NotFoundError):
+        await client.files.delete(file.id)
+
+
+async def test_deleting_a_file_frees_its_room(plane: Plane, client: openai.AsyncOpenAI) -> None:
+    file = await client.files.create(file=b"x", purpose="batch")
+    assert stored(plane) == [file.id]
+    await client.files.delete(file.id)
+    assert stored(plane) == []
+
+
+async def test_lists_go_page_by_page_and_survive_deletion(client: openai.AsyncOpenAI) -> None:
+    """§8.7: list cursors survive deletion."""
+    ids = [(await client.files.create(file=b"x", purpose="batch")).id for _ in range(5)]
+    await client.files.create(file=b"x", purpose="user_data")
+    seen = [file.id async for file in client.files.list(limit=2, purpose="batch")]
+    assert seen == ids[::-1]
+    seen = [file.id async for file in client.files.list(limit=2, order="asc", purpose="batch")]
+    assert seen == ids
+    page = await client.files.list(limit=2, order="asc")
+    assert page.has_more
+    await client.files.delete(ids[1])
+    after = await client.files.list(limit=2, order="asc", after=ids[1])
+    assert [file.id for file in after.data] == ids[2:4]
+    last = await client.files.list(after=ids[0], purpose="batch")
+    assert (last.data, last.has_more) == ([], False)
+
+
+async def test_an_expiry_is_kept_and_bounded(
+    plane: Plane, client: openai.AsyncOpenAI, raw: httpx.AsyncClient
+) -> None:
+    file = await client.files.create(
+        file=b"x", purpose="batch", expires_after={"anchor": "created_at", "seconds": 3600}
+    )
+    assert file.expires_at is not None
+    assert 3595 <= file.expires_at - file.created_at <= 3605
+    for data in (
+        {"expires_after[anchor]": "created_at", "expires_after[seconds]": "3599"},
+        {"expires_after[anchor]": "created_at", "expires_after[seconds]": "2592001"},
+        {"expires_after[anchor]": "created_at", "expires_after[seconds]": "soon"},
+        {"expires_after[anchor]": "last_active_at", "expires_after[seconds]": "3600"},
+        {"expires_after[anchor]": "created_at"},
+    ):
+        answer = await raw.post(
+            "/v1/files", data={"purpose": "batch", **data}, files={"file": ("a", b"x")}
+        )
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == "expires_after"
+    assert stored(plane) == [file.id]
+
+
+async def test_expired_and_abandoned_files_are_swept(
+    plane: Plane, client: openai.AsyncOpenAI
+) -> None:
+    kept = await client.files.create(file=b"x", purpose="batch")
+    expired = await client.files.create(file=b"x", purpose="batch")
+    async with plane.services.database.transaction() as session:
+        await session.execute(update(File).where(File.id == expired.id).values(expires_at=1.0))
+        session.add(
+            File(
+                id="file-half", tenant_id=await _tenant_id(plane), filename="", purpose="",
+                size_bytes=0, status="uploading", storage_key="files/file-half", created_at=1.0,
+            )
+        )  # fmt: skip
+    async with plane.services.storage.writer("files/file-half") as writer:
+        await writer.write(b"half")
+    await sweep(plane.services)
+    assert stored(plane) == [kept.id]
+    with pytest.raises(openai.NotFoundError):
+        await client.files.retrieve(expired.id)
+
+
+async def _tenant_id(plane: Plane) -> str:
+    async with plane.services.database.read() as session:
+        return (await session.execute(select(File.tenant_id).limit(1))).scalar_one()
+
+
+async def test_a_file_over_the_bound_is_refused_and_leaves_nothing(
+    plane: Plane, client: openai.AsyncOpenAI, raw: httpx.AsyncClient
+) -> None:
+    with pytest.raises(openai.APIStatusError) as caught:
+        await client.files.create(file=b"x" * 300_001, purpose="batch")
+    assert caught.value.status_code == 413
+    assert caught.value.param == "file"
+
+    async def endless() -> AsyncIterator[bytes]:
+        yield b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+        while True:
+            yield b"x" * 65_536
+
+    with contextlib.suppress(httpx.HTTPError):  # the server may stop reading first
+        answer = await raw.post(
+            "/v1/files",
+            content=endless(),
+            headers={"Content-Type": "multipart/form-data; boundary=b"},
+        )
+        assert answer.status_code == 413
+    await _wait_until_nothing_is_stored(plane)
+    assert (await client.files.create(file=b"x" * 300_000, purpose="batch")).bytes == 300_000
+
+
+async def _wait_until_nothing_is_stored(plane: Plane) -> None:
+    async def clean() -> bool:
+        async with plane.services.database.read() as session:
+            return not stored(plane) and not (await session.execute(select(File.id))).all()
+
+    await eventually(clean)
+
+
+@EMBEDDED
+@pytest.mark.parametrize(
+    ("content_type", "body", "param"),
+    [
+        ("application/json", b"{}", "file"),
+        ("multipart/form-data", b"", "file"),
+        ("multipart/form-data; boundary=b", b"nonsense", "file"),
+        ("multipart/form-data; boundary=b", b"--b\r\n", "file"),
+        (
+            "multipart/form-data; boundary=b",
+            b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nhalf',
+            "file",
+        ),
+        (
+            "multipart/form-data; boundary=b",
+            b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--b--\r\n',
+            "file",
+        ),
+        (
+            "multipart/form-data; boundary=b",
+            b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\n'
+            + b"x" * 5000
+            + b"\r\n--b--\r\n",
+            "purpose",
+        ),
+    ],
+)
+async def test_a_broken_form_names_the_field_and_leaves_nothing(
+    plane: Plane, raw: httpx.AsyncClient, content_type: str, body: bytes, param: str
+) -> None:
+    answer = await raw.post("/v1/files", content=body, headers={"Content-Type": content_type})
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == param
+    await _wait_until_nothing_is_stored(plane)
+
+
+@EMBEDDED
+@pytest.mark.parametrize("purpose", ["", "dinner", None])
+async def test_the_purpose_must_be_known(
+    plane: Plane, raw: httpx.AsyncClient, purpose: str | None
+) -> None:
+    data = {} if purpose is None else {"purpose": purpose}
+    answer = await raw.post("/v1/files", data=data, files={"file": ("a", b"x")})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "purpose"
+    assert stored(plane) == []
+
+
+async def test_a_users_name_for_a_file_reaches_no_path(
+    plane: Plane, raw: httpx.AsyncClient
+) -> None:
+    """§8.8: names are generated, never the user's."""
+    answer = await raw.post(
+        "/v1/files",
+        data={"purpose": "batch"},
+        files={"file": ("../../etc/passwd\x07" + "a" * 300, b"x")},
+    )
+    file = answer.json()
+    assert len(file["filename"]) == 255
+    assert "\x07" not in file["filename"]
+    assert stored(plane) == [file["id"]]
+
+
+async def test_another_tenants_file_is_not_found(plane: Plane, client: openai.AsyncOpenAI) -> None:
+    """§8, Tenancy."""
+    file = await client.files.create(file=b"x", purpose="batch")
+    other = await plane.tenant_key("other")
+    async with plane.client(other) as stranger:
+        assert (await stranger.get("/v1/files")).json()["data"] == []
+        for method, path in (
+            ("GET", f"/v1/files/{file.id}"),
+            ("GET", f"/v1/files/{file.id}/content"),
+            ("DELETE", f"/v1/files/{file.id}"),
+            ("GET", f"/v1/files?after={file.id}"),
+        ):
+            answer = await stranger.request(method, path)
+            assert answer.status_code == 404, path
+            assert answer.json()["error"]["type"] == "invalid_request_error"
+    assert (await client.files.retrieve(file.id)).id == file.id
+
+
+@EMBEDDED
+@pytest.mark.parametrize(
+    "query", ["limit=0", "limit=10001", "limit=x", "order=up", "after=file-none"]
+)
+async def test_a_wrong_query_names_the_parameter(raw: httpx.AsyncClient, query: str) -> None:
+    answer = await raw.get(f"/v1/files?{query}")
+    assert answer.status_code in {400, 404}
+    assert answer.json()["error"]["param"] == query.split("=", maxsplit=1)[0]
+
+
+@EMBEDDED
+@pytest.mark.parametrize(
+    "path", ["/v1/files/%00", "/v1/files?after=%00", "/v1/files?purpose=%00", "/v1/batches/a%00b"]
+)
+async def test_a_nul_character_is_bad_input(raw: httpx.AsyncClient, path: str) -> None:
+    assert (await raw.get(path)).status_code == 400
+
+
+async def test_unknown_paths_and_methods_answer_in_the_envelope(raw: httpx.AsyncClient) -> None:
+    for method, path, status in (("GET", "/v1/nothing", 404), ("PATCH", "/v1/files", 405)):
+        answer = await raw.request(method, path)
+        assert answer.status_code == status
+        assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+
+
+async def test_uploads_above_the_bound_are_told_to_come_back(tmp_path: Path) -> None:
+    """§8.11: 503 with Retry-After of at most 60 s."""
+    async with running(make_settings(tmp_path, max_concurrent_uploads=1)) as plane:
+        key = await plane.tenant_key("acme")
+        begun, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slow() -> AsyncIterator[bytes]:
+            yield b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+            begun.set()
+            await go_on.wait()
+            yield b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nx'
+            yield b"\r\n--b--\r\n"
+
+        headers = {"Content-Type": "multipart/form-data; boundary=b"}
+        async with plane.client(key) as one, plane.client(key) as other:
+            first = asyncio.create_task(one.post("/v1/files", content=slow(), headers=headers))
+            await begun.wait()
+            await eventually(plane.services.upload_room.locked)
+            refused = await other.post("/v1/files", data={}, files={"file": ("a", b"x")})
+            assert refused.status_code == 503
+            assert 0 < int(refused.headers["Retry-After"]) <= 60
+            go_on.set()
+            assert (await first).status_code == 200
+
+
+async def test_requests_above_the_bound_are_told_to_come_back(tmp_path: Path) -> None:
+    """§8.11."""
+    settings = make_settings(tmp_path, max_in_flight_requests=1)
+    async with running(settings) as plane:
+        key = await plane.tenant_key("acme")
+
+        async def slow(go_on: asyncio.Event) -> AsyncIterator[bytes]:
+            yield b"{"
+            await go_on.wait()
+            yield b"}"
+
+        go_on = asyncio.Event()
+        async with plane.client(key) as one, plane.client(key) as other:
+            first = asyncio.create_task(one.post("/v1/batches", content=slow(go_on)))
+            gauge = "weir_controlplane_requests_in_flight"
+            await eventually(lambda: plane.services.metrics.get_sample_value(gauge) == 1)
+            refused = await other.get("/v1/files")
+            assert refused.status_code == 503
+            assert refused.json()["error"]["type"] == "overloaded_error"
+            assert 0 < int(refused.headers["Retry-After"]) <= 60
+            assert (await other.get("/healthz")).status_code == 200  # probes always pass
+            go_on.set()
+            await first
+            assert (await other.get("/v1/files")).status_code == 200
+            text = (await other.get("/metrics")).text
+            assert 'weir_controlplane_requests_total{method="GET",route="refused"' in text
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+async def test_a_body_over_the_bound_is_refused(tmp_path: Path, *, chunked: bool) -> None:
+    settings = make_settings(tmp_path, max_body_bytes=64 << 10)
+    async with running(settings) as plane:
+        key = await plane.tenant_key("acme")
+        body = json.dumps({"metadata": {"a": "x" * (64 << 10)}}).encode()
+
+        async def stream() -> AsyncIterator[bytes]:
+            yield body
+
+        async with plane.client(key) as client:
+            answer = await client.post("/v1/batches", content=stream() if chunked else body)
+        assert answer.status_code == 413
+        assert answer.json()["error"]["code"] == "payload_too_large"

@@ -1,0 +1,122 @@
+"""Objects appear whole or not at all (design.md §8.8)."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from weir_controlplane.errors import StorageError, StorageFullError
+from weir_controlplane.files.storage import BLOCK_BYTES, Storage
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage(f"file://{tmp_path / 'files'}")
+
+
+def objects(tmp_path: Path) -> list[str]:
+    return sorted(
+        str(path.relative_to(tmp_path / "files"))
+        for path in (tmp_path / "files").rglob("*")
+        if path.is_file()
+    )
+
+
+async def test_what_is_written_is_read_back(storage: Storage, tmp_path: Path) -> None:
+    content = os.urandom(3 * BLOCK_BYTES + 17)
+    async with storage.writer("a/b") as writer:
+        for start in range(0, len(content), 60_000):
+            await writer.write(content[start : start + 60_000])
+    assert objects(tmp_path) == ["a/b"]
+    assert await storage.size_bytes("a/b") == len(content) == writer.bytes
+    assert b"".join([block async for block in storage.stream("a/b")]) == content
+    assert await storage.read_ranges("a/b", [(5, 9), (0, 2), (len(content) - 1, 1 << 40)]) == [
+        content[5:9],
+        content[:2],
+        content[-1:],
+    ]
+    assert await storage.keys("a") == ["a/b"]
+
+
+async def test_nothing_is_seen_before_the_end(storage: Storage) -> None:
+    async with storage.writer("k") as writer:
+        await writer.write(b"x" * (2 * BLOCK_BYTES))
+        assert not await storage.exists("k")
+    assert await storage.exists("k")
+
+
+async def test_a_writer_that_raises_leaves_nothing(storage: Storage, tmp_path: Path) -> None:
+    async def write() -> None:
+        async with storage.writer("k") as writer:
+            await writer.write(b"x" * (2 * BLOCK_BYTES))
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        await write()
+
+    def write_blocking() -> None:
+        with storage.blocking_writer("k") as writer:
+            writer.append(b"x" * (2 * BLOCK_BYTES))
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        write_blocking()
+    assert objects(tmp_path) == []
+
+
+@pytest.mark.parametrize("where", ["fsync", "replace"])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+async def test_a_failing_disk_leaves_no_half_file(
+    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, number: int
+) -> None:
+    def fail(*_arguments: object) -> None:
+        raise OSError(number, "no")
+
+    async def write() -> None:
+        async with storage.writer("k") as writer:
+            await writer.write(b"x")
+
+    full = number != errno.EIO
+    with monkeypatch.context() as patched:
+        patched.setattr(os, where, fail)
+        with pytest.raises(StorageFullError if full else StorageError) as caught:
+            await write()
+    assert caught.value.status == (507 if full else 503)
+    assert objects(tmp_path) == []
+    await write()
+    assert objects(tmp_path) == ["k"]
+
+
+async def test_a_missing_object_is_an_error_and_deletion_is_safe_to_repeat(
+    storage: Storage,
+) -> None:
+    with pytest.raises(StorageError, match="does not have this object"):
+        await storage.read("gone", 0, 1)
+    await storage.delete("gone")
+
+
+async def test_deleting_removes_what_a_killed_writer_had_begun(
+    storage: Storage, tmp_path: Path
+) -> None:
+    async with storage.writer("a/k1") as writer:
+        await writer.write(b"x")
+        (temporary,) = objects(tmp_path)
+        killed = temporary.replace("k1", "k")
+        (tmp_path / "files" / killed).write_bytes(b"half")
+        await storage.delete("a/k")
+        assert objects(tmp_path) == [temporary]
+    assert objects(tmp_path) == ["a/k1"]
+
+
+async def test_start_fails_where_nothing_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError):
+        await Storage(f"file://{tmp_path / 'file'}").open()
+
+
+def test_an_unknown_kind_of_store_is_named() -> None:
+    with pytest.raises(ValueError, match=r"files_url: .*gopher"):
+        Storage("gopher://x")

@@ -1,0 +1,164 @@
+"""The database: schema, clock, transactions, and who may start on it."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection, select, text
+
+from weir_controlplane.store.database import Database, clock_s
+from weir_controlplane.store.migrate import SCHEMA_LEVEL, SchemaTooNewError
+from weir_controlplane.store.models import Base, SchemaInfo, Tenant
+from weir_controlplane.store.process_lock import DatabaseInUseError
+
+
+async def test_migrations_make_the_schema_of_the_models(database: Database) -> None:
+    def differences(connection: Connection) -> list[object]:
+        return list(
+            compare_metadata(
+                MigrationContext.configure(connection, opts={"compare_type": True}), Base.metadata
+            )
+        )
+
+    async with database.engine.connect() as connection:
+        assert await connection.run_sync(differences) == []
+
+
+async def test_the_schema_says_its_level(database: Database) -> None:
+    async with database.read() as session:
+        assert (await session.execute(select(SchemaInfo.level))).scalar_one() == SCHEMA_LEVEL
+
+
+async def test_the_databases_clock_is_seconds_since_1970(database: Database) -> None:
+    before = time.time()
+    now_s = await database.now_s()
+    assert before - 5 <= now_s <= time.time() + 5
+
+
+async def test_the_clock_moves_inside_a_transaction(database: Database) -> None:
+    """§8.1: a transaction that waited must not decide by an old time."""
+    async with database.transaction() as session:
+        first = await clock_s(session)
+        await asyncio.sleep(0.02)
+        assert await clock_s(session) > first
+
+
+async def test_a_transaction_that_raises_leaves_nothing(database: Database) -> None:
+    async def write_and_stop() -> None:
+        async with database.transaction() as session:
+            session.add(Tenant(id="t", name="t", created_at=0.0))
+            await session.flush()
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        await write_and_stop()
+    async with database.read() as session:
+        assert (await session.execute(select(Tenant.id))).all() == []
+
+
+async def test_writers_at_once_all_succeed(database: Database) -> None:
+    async def write(number: int) -> None:
+        async with database.transaction() as session:
+            await session.execute(select(Tenant.id))
+            await asyncio.sleep(0)
+            session.add(Tenant(id=f"t{number}", name=f"n{number}", created_at=0.0))
+
+    await asyncio.gather(*(write(number) for number in range(20)))
+    async with database.read() as session:
+        assert len((await session.execute(select(Tenant.id))).all()) == 20
+
+
+async def test_opening_again_keeps_the_data(database_url: str) -> None:
+    found = []
+    for _ in range(2):
+        database = Database(database_url)
+        await database.open()
+        async with database.transaction() as session:
+            found.append(list((await session.execute(select(Tenant.name))).scalars()))
+            if not found[-1]:
+                session.add(Tenant(id="tenant-1", name="acme", created_at=0.0))
+        await database.close()
+    assert found == [[], ["acme"]]
+
+
+async def test_a_release_too_old_for_the_schema_refuses_to_start(database_url: str) -> None:
+    """§8.10."""
+    database = Database(database_url)
+    await database.open()
+    async with database.transaction() as session:
+        await session.execute(text("UPDATE schema_info SET level = 9, oldest_compatible_level = 8"))
+    await database.close()
+    with pytest.raises(SchemaTooNewError, match=r"level 8; this release knows level 1"):
+        await Database(database_url).open()
+
+
+async def test_the_previous_release_works_beside_a_newer_schema(database_url: str) -> None:
+    """§8.10: a newer release expanded the schema and still supports this one."""
+    database = Database(database_url)
+    await database.open()
+    async with database.transaction() as session:
+        await session.execute(text("UPDATE schema_info SET level = 2"))
+        await session.execute(text("UPDATE alembic_version SET version_num = '0002'"))
+    await database.close()
+    again = Database(database_url)
+    await again.open()
+    assert await again.now_s() > 0
+    await again.close()
+
+
+@pytest.mark.postgres
+async def test_replicas_that_start_at_once_migrate_once(postgres_url: str) -> None:
+    """§8.10: under an advisory lock."""
+    replicas = [Database(postgres_url) for _ in range(4)]
+    await asyncio.gather(*(replica.open() for replica in replicas))
+    for replica in replicas:
+        assert await replica.now_s() > 0
+        await replica.close()
+
+
+async def test_a_second_process_is_refused_by_name_of_the_holder(tmp_path: Path) -> None:
+    """§8.9: SQLite serves one control-plane process."""
+    url = f"sqlite+aiosqlite:///{tmp_path / 'weir.db'}"
+    program = (
+        "import asyncio, sys\n"
+        "from weir_controlplane.store.database import Database\n"
+        f"database = Database({url!r})\n"
+        "async def main():\n"
+        "    await database.open()\n"
+        "    print('open', flush=True)\n"
+        "    sys.stdin.read()\n"
+        "asyncio.run(main())\n"
+    )
+    folder = Path(__file__).parents[2] / "controlplane"
+    with subprocess.Popen(  # noqa: ASYNC220 - it only has to hold the lock
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={"PYTHONPATH": str(folder)},
+        text=True,
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "open\n"
+        with pytest.raises(DatabaseInUseError, match=f"process {holder.pid} on .*WEIR_DATA_DIR"):
+            await Database(url).open()
+        holder.kill()
+    database = Database(url)  # the kernel gave the lock back
+    await database.open()
+    await database.close()
+
+
+async def test_sqlite_commits_are_durable(tmp_path: Path) -> None:
+    """§8.9: write-ahead log with synchronous=FULL (2)."""
+    database = Database(f"sqlite+aiosqlite:///{tmp_path / 'weir.db'}")
+    await database.open()
+    async with database.read() as session:
+        assert (await session.execute(text("PRAGMA synchronous"))).scalar_one() == 2
+        assert (await session.execute(text("PRAGMA journal_mode"))).scalar_one() == "wal"
+    await database.close()

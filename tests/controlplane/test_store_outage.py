@@ -1,0 +1,50 @@
+"""A database that goes away and comes back (design.md §7 faults, §8.11)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from tests.controlplane.support import eventually, make_settings, running
+from tests.support.postgres import PostgresServer
+
+
+@pytest.mark.postgres
+async def test_while_postgres_restarts_clients_are_told_to_come_back(tmp_path: Path) -> None:
+    server = PostgresServer()
+    try:
+        url = server.url(server.create_database())
+        async with running(make_settings(tmp_path, url)) as plane:
+            key = await plane.tenant_key("acme")
+            async with (
+                plane.client(key) as raw,
+                openai.AsyncOpenAI(base_url=f"{plane.url}/v1", api_key=key) as client,
+            ):
+                file = await client.files.create(file=b"x", purpose="batch")
+                server.kill()
+                for path, method in (("/v1/files", "GET"), ("/v1/batches", "GET")):
+                    answer = await raw.request(method, path)
+                    assert answer.status_code == 503
+                    assert 0 < int(answer.headers["Retry-After"]) <= 60
+                    assert answer.json()["error"]["type"] == "overloaded_error"
+                refused = await raw.post(
+                    "/v1/files", data={"purpose": "batch"}, files={"file": ("a", b"x")}
+                )
+                assert refused.status_code == 503
+                assert (await raw.get("/readyz")).status_code == 503
+                assert (await raw.get("/healthz")).status_code == 200
+                server.start()
+
+                async def back() -> bool:
+                    try:
+                        return (await raw.get("/readyz")).status_code == 200
+                    except httpx.HTTPError:
+                        return False
+
+                await eventually(back)
+                assert [item.id async for item in client.files.list()] == [file.id]
+    finally:
+        server.close()

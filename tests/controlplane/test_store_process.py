@@ -1,0 +1,115 @@
+"""The control plane as a process: start-up errors in one line, a clean end on SIGTERM."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+import structlog
+from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
+
+from tests.support.processes import free_port, wait_ready
+from weir_controlplane.main import _configure_logs
+from weir_controlplane.settings import Settings
+from weir_controlplane.store.database import Database
+
+FOLDER = Path(__file__).parents[2] / "controlplane"
+PROGRAM = "from weir_controlplane.main import run; run()"
+
+
+def start(log: Path, **settings: object) -> subprocess.Popen[bytes]:
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(FOLDER),
+        **{f"WEIR_{name.upper()}": str(value) for name, value in settings.items()},
+    }
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            [sys.executable, "-c", PROGRAM], env=environment, stdout=output, stderr=output
+        )
+
+
+@pytest.mark.system
+def test_it_serves_and_ends_cleanly_on_sigterm(tmp_path: Path) -> None:
+    port, log = free_port(), tmp_path / "log"
+
+    def ready() -> bool:
+        try:
+            return httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    process = start(log, port=port, data_dir=tmp_path / "data")
+    wait_ready(process, ready, log, within_s=60)
+    second = start(tmp_path / "log2", port=free_port(), data_dir=tmp_path / "data")
+    assert second.wait(60) == 1
+    refusal = (tmp_path / "log2").read_text()
+    assert f"is held by process {process.pid}" in refusal  # §8.9
+    assert "Traceback" not in refusal
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+    assert "Traceback" not in log.read_text()
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"files_url": "gopher://x"}, "files_url"),
+        ({"files_url": "file:///proc/weir"}, "files_url: /proc/weir cannot be used"),
+        (
+            {"database_url": "postgresql+asyncpg://a:b@127.0.0.1:{port}/x"},
+            "database_url: cannot be reached",
+        ),
+    ],
+)
+def test_a_start_that_cannot_work_says_why_in_one_line(
+    tmp_path: Path, settings: dict[str, str], expected: str
+) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
+        port = closed.getsockname()[1]
+        given = {name: value.format(port=port) for name, value in settings.items()}
+        process = start(tmp_path / "log", data_dir=tmp_path / "data", port=0, **given)
+        assert process.wait(60) == 1
+    text = (tmp_path / "log").read_text()
+    assert expected in text
+    assert "Traceback" not in text
+
+
+def test_logs_show_no_values_of_variables(capsys: pytest.CaptureFixture[str]) -> None:
+    """§8, Security: logs carry ids, never prompts."""
+
+    def fail(prompt: str) -> None:
+        raise RuntimeError(len(prompt))
+
+    before = structlog.get_config()
+    try:
+        _configure_logs(Settings())
+        try:
+            fail(" ".join(["once", "upon", "a", "time"]))
+        except RuntimeError:
+            structlog.get_logger().exception("failed", batch_id="batch_1")
+    finally:
+        structlog.configure(**before)
+    logged = capsys.readouterr().out
+    assert "batch_1" in logged
+    assert "RuntimeError: 16" in logged
+    assert "once upon" not in logged
+
+
+async def test_database_errors_show_no_values(tmp_path: Path) -> None:
+    database = Database(f"sqlite+aiosqlite:///{tmp_path / 'weir.db'}")
+    await database.open()
+    with pytest.raises(SQLAlchemyError) as caught:
+        async with database.read() as session:
+            await session.execute(text("SELECT nothing WHERE 1 = :x"), {"x": "once upon a time"})
+    await database.close()
+    assert "once upon" not in str(caught.value)

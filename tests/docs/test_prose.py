@@ -1,0 +1,133 @@
+"""The documentation says what the code does: generated parts, links, commands, names."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from weir_cli.main import app
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+
+
+def tracked() -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    paths = (ROOT / name for name in listed.stdout.split("\0") if name)
+    return [path for path in paths if path.is_file()]
+
+
+def code_blocks(page: Path) -> list[str]:
+    return re.findall(r"```(?:sh|bash|console)\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+def commands(page: Path, program: str) -> list[str]:
+    """Every call of ``program`` in the page's shell blocks, with continued lines joined."""
+    lines = "\n".join(code_blocks(page)).replace("\\\n", " ").splitlines()
+    return [line.strip() for line in lines if re.match(rf"\s*{program}\s", line)]
+
+
+def test_generated_parts_are_fresh() -> None:
+    command = [sys.executable, "-m", "scripts.generate_docs", "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)\s]+)\)", page.read_text())
+    inside = [target for target in targets if not target.startswith(("http://", "https://", "#"))]
+    missing = [target for target in inside if not (page.parent / target.partition("#")[0]).exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_make_targets_that_are_named_exist(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"`make ([a-z]+)", page.read_text()))
+    named |= {word for call in commands(page, "make") for word in call.split()[1:2]}
+    assert named <= targets
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_weir_commands_that_are_shown_exist(page: Path) -> None:
+    for call in commands(page, "weir"):
+        command = get_command(app)
+        words = call.split("#")[0].split()[1:]
+        while isinstance(command, TyperGroup) and words and not words[0].startswith("-"):
+            assert words[0] in command.commands, call
+            command = command.commands[words.pop(0)]
+        known = {option for parameter in command.params for option in parameter.opts}
+        known |= {option for parameter in command.params for option in parameter.secondary_opts}
+        used = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
+        assert used <= known, call
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_weir_variables_that_are_named_exist(page: Path) -> None:
+    text = page.read_text()
+    known = set(re.findall(r"`(WEIR_[A-Z0-9_]+)` \|", (ROOT / "docs/operations.md").read_text()))
+    assert set(re.findall(r"\bWEIR_[A-Z0-9_]*[A-Z0-9]\b", text)) <= known
+
+
+def test_every_make_target_is_described() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
+    described = set(re.findall(r"^([a-z]+):.*  ## ", makefile, re.MULTILINE))
+    assert targets == described
+
+
+def test_contributing_fits_two_pages() -> None:
+    assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) <= 110
+
+
+def test_no_lock_names_a_package_index() -> None:
+    for lock in (ROOT / "requirements").iterdir():
+        assert "://" not in lock.read_text(), lock
+
+
+def test_top_level_folders_are_no_packages() -> None:
+    """A top-level package `operator` would shadow the standard library's."""
+    for folder in ("operator", "controlplane", "node_agent", "cli"):
+        assert not (ROOT / folder / "__init__.py").exists()
+
+
+def test_files_speak_of_the_repository_alone() -> None:
+    """No path of somebody's machine, and no file that is too large to read."""
+    foreign = re.compile(rb"(?<![\w.])/(?:work|root|home/[a-z]+)/[\w.]")
+    found = [
+        str(path.relative_to(ROOT))
+        for path in tracked()
+        if foreign.search(path.read_bytes()) and path != Path(__file__)
+    ]
+    assert found == []
+    assert [path for path in tracked() if path.stat().st_size > 2_000_000] == []
+
+
+def test_module_docstrings_are_short() -> None:
+    """A charter is at most 8 lines: what belongs in a module and what must not."""
+    long = []
+    for path in tracked():
+        if path.suffix == ".py" and not path.is_relative_to(ROOT / "tests"):
+            match = re.match(r'\s*"""(.*?)"""', path.read_text(), re.DOTALL)
+            if match and len(match[1].strip().splitlines()) > 8:
+                long.append(str(path.relative_to(ROOT)))
+    assert long == []

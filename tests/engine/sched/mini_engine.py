@@ -1,0 +1,164 @@
+"""The smallest engine that obeys plans exactly: for tests of the scheduler only."""
+
+from dataclasses import dataclass, field
+
+from weir_engine.config import EngineShape, Policy, Slo
+from weir_engine.ids import RequestClass, RequestId
+from weir_engine.kv.manager import KvManager
+from weir_engine.kv.view import PrefixHit
+from weir_engine.latency.models import LinearModel, create
+from weir_engine.presets import build_scheduler
+from weir_engine.request import Request
+from weir_engine.sched.plan import StepOutcome, StepPlan
+from weir_engine.sched.selection import OfflineOrder
+
+BLOCK = 4
+OPEN_POLICY = Policy(offline_kv_blocks=10_000, offline_seq_slots=10_000)
+# One fixed second share a step and one a token: predictions come true to the digit.
+STEP_S, TOKEN_S = 0.010, 0.001
+
+
+def exact_model() -> LinearModel:
+    return create(
+        "attention",
+        {
+            "model": "attention",
+            "coefficients": dict.fromkeys(create("attention").features_by_name, 0.0)
+            | _exact_coefficients(),
+            "residuals": {str(size): [1.0] * 256 for size in range(33)},
+        },
+    )
+
+
+def _exact_coefficients() -> dict[str, float]:
+    names = create("attention").features_by_name
+    fixed, prefill = names[0], next(n for n in names if "prefill_tokens" in n)
+    decode = next(n for n in names if "decode_requests" in n)
+    return {fixed: STEP_S, prefill: TOKEN_S, decode: TOKEN_S}
+
+
+def request(  # noqa: PLR0913 - a builder for tests
+    name: str,
+    *,
+    online: bool,
+    prompt: int = 8,
+    output: int = 4,
+    at: float = 0.0,
+    prefix: str | None = None,
+    shared_blocks: int = 1,
+    solo: bool = False,
+) -> Request:
+    """A request whose first ``shared_blocks`` blocks are those of ``prefix``."""
+    blocks = (prompt + output) // BLOCK
+    hashes = [
+        hash((prefix, i)) if prefix is not None and i < shared_blocks else hash((name, i))
+        for i in range(blocks)
+    ]
+    return Request(
+        id=RequestId(name),
+        klass=RequestClass.ONLINE if online else RequestClass.OFFLINE,
+        arrival_s=at,
+        prompt_tokens=prompt,
+        max_output_tokens=output,
+        block_hashes=list(hashes),
+        solo=solo,
+    )
+
+
+@dataclass
+class MiniEngine:
+    """Scheduler, blocks and a clock that moves by what a step costs."""
+
+    slos: tuple[Slo, ...] = ()
+    blocks: int = 64
+    max_seqs: int = 16
+    max_batched_tokens: int = 64
+    policy: Policy = OPEN_POLICY
+    pool: OfflineOrder | None = None
+    now_s: float = 0.0
+    ended: dict[str, int] = field(default_factory=dict)
+    plans: list[StepPlan] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.kv = KvManager(total_blocks=self.blocks, block_size_tokens=BLOCK)
+        self.scheduler = build_scheduler(
+            "weir",
+            shape=EngineShape(
+                block_size_tokens=BLOCK,
+                total_blocks=self.blocks,
+                max_batched_tokens=self.max_batched_tokens,
+                max_seqs=self.max_seqs,
+                max_model_len_tokens=256,
+            ),
+            slos=self.slos,
+            kv=self.kv,
+            model=exact_model(),
+            pool=self.pool,
+            policy=self.policy,
+        )
+        self.live: dict[str, Request] = {}
+
+    def add(self, new: Request) -> Request:
+        self.scheduler.add(new)
+        self.kv.expect(new)
+        self.live[new.id] = new
+        return new
+
+    def abort(self, name: str) -> None:
+        self.live.pop(name)
+        self.scheduler.abort(RequestId(name))
+        self.kv.free(RequestId(name))
+        self.ended[name] = self.ended.get(name, 0) + 1
+
+    def step(self) -> StepPlan:
+        plan = self.scheduler.plan(self.now_s)
+        assert plan == self.scheduler.plan(self.now_s), "plan() must change nothing"
+        for gone in plan.preempt:
+            self.kv.preempt(self.live[gone.request_id])
+        for work in plan.work:
+            target = self.live[work.request_id]
+            hit = None
+            if work.admitted:
+                found = self.kv.hit(target)
+                assert found.tokens >= work.hit_tokens, "the plan counted on a lost hit"
+                hit = PrefixHit(tokens=work.hit_tokens, free_blocks=0)
+            self.kv.allocate(target, new_tokens=work.tokens, hit=hit)
+        self.scheduler.begin(plan)
+        tokens: dict[RequestId, int] = {}
+        finished = set()
+        for work in plan.work:
+            target = self.live[work.request_id]
+            self.kv.commit(target)
+            if target.remaining_tokens == 1 and target.output_tokens:
+                tokens[target.id] = 1
+                if target.output_tokens >= target.max_output_tokens:
+                    finished.add(target.id)
+        started_s = self.now_s
+        self.now_s += self._cost_s(plan)
+        self.scheduler.commit(
+            plan,
+            StepOutcome(
+                started_s=started_s,
+                ended_s=self.now_s,
+                tokens=tokens,
+                finished=frozenset(finished),
+            ),
+        )
+        for name in finished:
+            self.live.pop(name)
+            self.kv.free(name)
+            self.ended[name] = self.ended.get(name, 0) + 1
+        self.plans.append(plan)
+        return plan
+
+    def _cost_s(self, plan: StepPlan) -> float:
+        if not plan.work:
+            return plan.idle_s or STEP_S
+        return STEP_S + TOKEN_S * plan.shape.tokens
+
+    def run(self, steps: int = 500) -> None:
+        for _ in range(steps):
+            if not self.live:
+                return
+            self.step()
+        raise AssertionError(f"{sorted(self.live)} did not end within {steps} steps")

@@ -1,0 +1,217 @@
+"""Accounts: what an objective lets a step take, and what it learns from what steps did."""
+
+from math import inf
+from typing import Any
+
+import pytest
+
+from tests.engine.sched.mini_engine import exact_model
+from weir_engine.config import Metric, Slo
+from weir_engine.errors import ConfigError
+from weir_engine.sched.account import OnlineLoad, StepTimes
+from weir_engine.sched.budget import SloBudget, StaticBudget
+from weir_engine.sched.tbt_account import MeanTbtAccount, TailTbtAccount
+from weir_engine.sched.tpot_account import TailTpotAccount
+from weir_engine.sched.ttft_account import MeanTtftAccount, TailTtftAccount
+
+
+def slo(
+    metric: Metric, statistic: str, threshold_s: float, reference_s: float | None = None
+) -> Slo:
+    return Slo(metric=metric, statistic=statistic, threshold_s=threshold_s, reference_s=reference_s)
+
+
+def load(now_s: float = 0.0, **fields: Any) -> OnlineLoad:  # noqa: ANN401 - any field of it
+    return OnlineLoad(now_s=now_s, idle_step_s=0.01, **fields)
+
+
+class TestTailTbt:
+    def test_the_decoder_that_waits_longest_sets_the_limit(self) -> None:
+        account = TailTbtAccount(slo(Metric.TBT, "p99", 0.1), exact_model())
+        limit = account.step_limit(load(now_s=5.03, decoders=2, earliest_token_s=5.0))
+        assert limit.seconds == pytest.approx(0.07, rel=0.01)
+        assert limit.reason == "tbt-tail"
+
+    def test_no_decoder_no_limit(self) -> None:
+        account = TailTbtAccount(slo(Metric.TBT, "p99", 0.1), exact_model())
+        assert account.step_limit(load()).seconds == inf
+
+    def test_measured_lateness_shrinks_the_limit_unless_it_was_paid_for(self) -> None:
+        account = TailTbtAccount(slo(Metric.TBT, "p99", 0.1), exact_model())
+        busy = load(decoders=1, earliest_token_s=0.0)
+        before = account.step_limit(busy).seconds
+        for _ in range(5):
+            account.on_token(0.12, offline_delay_s=0.08)
+        assert account.step_limit(busy).seconds < before
+        fair = TailTbtAccount(
+            slo(Metric.TBT, "p99", 0.1), exact_model(), whole_prefill=True
+        )  # a whole prefill made these late, and its credit paid for them
+        for _ in range(5):
+            fair.on_token(0.12, offline_delay_s=0.0)
+        assert fair.step_limit(busy).seconds >= before
+
+    def test_never_plans_a_late_token_however_good_the_tail(self) -> None:
+        """A percentile spends its allowance on measured room only (design §9)."""
+        account = TailTbtAccount(slo(Metric.TBT, "p90", 0.1), exact_model())
+        for _ in range(5_000):
+            account.on_token(0.01, offline_delay_s=0.005)
+        assert account.step_limit(load(decoders=1, earliest_token_s=0.0)).seconds <= 0.1
+
+    def test_whole_prefill_is_paid_from_the_allowed_late_tokens(self) -> None:
+        account = TailTbtAccount(slo(Metric.TBT, "p99", 0.1), exact_model(), whole_prefill=True)
+        few = load(decoders=1, earliest_token_s=0.0)
+        assert account.prefill_limit(few) == inf
+        for _ in range(3):
+            account.on_token(0.5, offline_delay_s=0.0)
+        assert account.prefill_limit(few) < 0.1 + 1e-9
+        for _ in range(1_000):
+            account.on_token(0.01, offline_delay_s=0.0)
+        assert account.prefill_limit(few) == inf
+
+    def test_client_delay_lowers_the_threshold(self) -> None:
+        account = TailTbtAccount(slo(Metric.TBT, "p99", 0.1), exact_model())
+        account.set_client_delay(0.02)
+        limit = account.step_limit(load(decoders=1, earliest_token_s=0.0))
+        assert limit.seconds == pytest.approx(0.08, rel=0.01)
+
+
+class TestMeanTbt:
+    def test_steps_without_decoders_are_free(self) -> None:
+        account = MeanTbtAccount(slo(Metric.TBT, "mean", 0.01))
+        assert account.step_limit(load()).seconds == inf
+
+    def test_nothing_banked_nothing_spent(self) -> None:
+        account = MeanTbtAccount(slo(Metric.TBT, "mean", 0.01))
+        assert account.step_limit(load(decoders=1, base_s=0.008)).seconds == 0.008
+
+    def test_fast_tokens_are_banked_and_few_decoders_are_the_cheapest_to_delay(self) -> None:
+        account = MeanTbtAccount(slo(Metric.TBT, "mean", 0.01))
+        for _ in range(15):
+            account.on_token(0.005, offline_delay_s=0.0)
+        assert account.bank_s == pytest.approx(0.075)
+        many = account.step_limit(load(decoders=4, base_s=0.008))
+        one = account.step_limit(load(decoders=1, base_s=0.008))
+        assert many.seconds == 0.008
+        assert one.seconds > 0.008
+
+    def test_a_known_reference_makes_bursts_of_online_traffic_neutral(self) -> None:
+        account = MeanTbtAccount(slo(Metric.TBT, "mean", 0.012, reference_s=0.010))
+        for _ in range(100):
+            account.on_token(0.012, offline_delay_s=0.0)
+        assert account.bank_s == pytest.approx(0.0, abs=1e-9)
+        for _ in range(100):
+            account.on_token(0.005, offline_delay_s=0.0)
+        # What the quiet time earned is there up to the tolerance of its tokens only.
+        assert account.bank_s == pytest.approx(200 * 0.002)
+
+    def test_a_measured_mean_above_the_slo_stops_the_spending(self) -> None:
+        account = MeanTbtAccount(slo(Metric.TBT, "mean", 0.012, reference_s=0.010))
+        for _ in range(100):
+            account.on_token(0.020, offline_delay_s=0.001)
+        assert account.bank_s < 0
+
+
+class TestMeanTtft:
+    def test_offline_waits_while_an_online_prompt_is_there(self) -> None:
+        account = MeanTtftAccount(slo(Metric.TTFT, "mean", 0.2, reference_s=0.1))
+        limit = account.step_limit(load(prefills=1, base_s=0.03))
+        assert (limit.seconds, limit.reason) == (0.03, "ttft-prefill")
+
+    def test_length_is_twice_the_wait_that_can_be_afforded(self) -> None:
+        account = MeanTtftAccount(slo(Metric.TTFT, "mean", 0.2, reference_s=0.1))
+        assert account.step_limit(load()).seconds == pytest.approx(2 * 0.75 * 0.1)
+
+    def test_a_small_tolerance_is_spent_in_turns_and_says_when_again(self) -> None:
+        account = MeanTtftAccount(slo(Metric.TTFT, "mean", 0.104, reference_s=0.100))
+        first = account.step_limit(load())
+        assert first.seconds == pytest.approx(0.02)  # twice the fixed cost
+        account.on_step(StepTimes(ended_s=0.02, duration_s=0.02, base_s=0.0, offline=True))
+        then = account.step_limit(load(now_s=0.02))
+        assert then.seconds == 0.0
+        assert then.idle_s is not None
+        assert then.idle_s == pytest.approx(0.02**2 / 2 / 0.003)
+        again = account.step_limit(load(now_s=0.02 + then.idle_s + 1e-6))
+        assert again.seconds == pytest.approx(0.02)
+
+    def test_overspent_tolerance_stops_offline_work(self) -> None:
+        account = MeanTtftAccount(slo(Metric.TTFT, "mean", 0.11, reference_s=0.10))
+        for _ in range(20):
+            account.on_first_token(0.2, offline_delay_s=0.1)
+        account.on_step(StepTimes(ended_s=1.0, duration_s=0.02, base_s=0.0, offline=True))
+        assert account.step_limit(load(now_s=1.0)).seconds == 0.0
+
+    def test_without_a_reference_the_bank_decides(self) -> None:
+        rich, poor = (MeanTtftAccount(slo(Metric.TTFT, "mean", 0.2)) for _ in range(2))
+        for _ in range(30):
+            rich.on_first_token(0.1, offline_delay_s=0.0)
+            poor.on_first_token(0.3, offline_delay_s=0.0)
+        assert rich.wait_s > 0.05
+        assert poor.wait_s == 0.0
+
+
+class TestTailTtft:
+    def test_headroom_is_the_threshold_less_the_tail_without_offline_work(self) -> None:
+        account = TailTtftAccount(slo(Metric.TTFT, "p99", 1.0))
+        for _ in range(50):
+            account.on_first_token(0.9, offline_delay_s=0.1)
+        assert account.step_limit(load()).seconds == pytest.approx(0.2, rel=0.01)
+
+    def test_never_below_a_step_worth_its_fixed_cost(self) -> None:
+        account = TailTtftAccount(slo(Metric.TTFT, "p99", 1.0, reference_s=1.0))
+        assert account.step_limit(load()).seconds == pytest.approx(0.02)
+
+
+class TestTailTpot:
+    def test_deadline_is_cumulative_from_arrival(self) -> None:
+        """Echo §5.1: Latency_i = TTFT + i * TPOT."""
+        account = TailTpotAccount(slo(Metric.TPOT, "p99", 0.05), exact_model(), ttft_s=0.5)
+        # Ten tokens by 0.6 s: the eleventh is due at 0.5 + 10 * 0.05 = 1.0.
+        limit = account.step_limit(load(now_s=0.6, decoders=1, earliest_cumulative_s=0.5))
+        assert limit.seconds == pytest.approx(0.4, rel=0.01)
+
+
+class TestBudget:
+    def test_the_tightest_objective_wins_and_is_named(self) -> None:
+        budget = SloBudget(
+            (slo(Metric.TTFT, "p99", 10.0, 2.0), slo(Metric.TBT, "p99", 0.05)), exact_model()
+        )
+        limit = budget.step_limit(load(decoders=1, earliest_token_s=0.0))
+        assert limit.reason == "tbt-tail"
+        assert budget.step_limit(load()).reason == "longest"
+
+    def test_without_objectives_a_step_still_ends(self) -> None:
+        assert SloBudget((), exact_model()).step_limit(load()).seconds == pytest.approx(0.2)
+
+    def test_client_delay_reaches_the_objectives_of_that_metric_only(self) -> None:
+        budget = SloBudget(
+            (slo(Metric.TBT, "p99", 0.1), slo(Metric.TTFT, "p99", 1.0, 0.9)), exact_model()
+        )
+        before = [a.step_limit(load(decoders=1, earliest_token_s=0.0)) for a in budget.accounts]
+        budget.set_client_delay({"tbt": 0.03})
+        after = [a.step_limit(load(decoders=1, earliest_token_s=0.0)) for a in budget.accounts]
+        assert after[0].seconds == pytest.approx(before[0].seconds - 0.03, rel=0.01)
+        assert after[1] == before[1]
+
+    def test_prefill_always_moves(self) -> None:
+        budget = SloBudget((slo(Metric.TBT, "p99", 0.05),), exact_model())
+        slow = load(now_s=1.0, decoders=9, earliest_token_s=0.0, base_s=0.04)
+        assert budget.prefill_limit(slow) > 0.04
+
+    def test_a_static_budget_is_static(self) -> None:
+        assert StaticBudget(0.03).step_limit(load(decoders=7)).seconds == 0.03
+        with pytest.raises(ConfigError, match="static budget is 0"):
+            StaticBudget(0.0)
+
+
+@pytest.mark.parametrize(
+    ("statistic", "threshold_s", "message"),
+    [
+        ("p100", 1.0, "'mean' or 'p50' to 'p99'"),
+        ("median", 1.0, "'mean' or 'p50' to 'p99'"),
+        ("p99", 0.0, "slo.threshold_s is 0.0: give seconds above 0"),
+        ("p99", inf, "slo.threshold_s is inf"),
+    ],
+)
+def test_a_wrong_slo_names_the_field(statistic: str, threshold_s: float, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        slo(Metric.TBT, statistic, threshold_s)

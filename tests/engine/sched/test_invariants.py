@@ -1,0 +1,157 @@
+"""The invariants of design §3 for the whole scheduler, under any interleaving of events."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tests.engine.sched.mini_engine import BLOCK, STEP_S, TOKEN_S, MiniEngine, request
+from weir_engine.config import Metric, Policy, Slo
+
+TBT_S = 0.030
+SLO = Slo(metric=Metric.TBT, statistic="p99", threshold_s=TBT_S)
+
+
+class Colocation(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.engine = MiniEngine(slos=(SLO,), blocks=24, max_seqs=6)
+        self.count = 0
+        self.produced: dict[str, int] = {}
+        self.known: set[str] = set()
+
+    @rule(
+        online=st.booleans(),
+        prompt=st.integers(1, 40),
+        output=st.integers(1, 12),
+        prefix=st.sampled_from([None, "a", "b"]),
+    )
+    def arrive(self, online: bool, prompt: int, output: int, prefix: str | None) -> None:
+        self.count += 1
+        name = f"r{self.count}"
+        self.known.add(name)
+        shared = prompt // BLOCK // 2
+        self.engine.add(
+            request(
+                name,
+                online=online,
+                prompt=prompt,
+                output=output,
+                at=self.engine.now_s,
+                prefix=prefix,
+                shared_blocks=shared,
+            )
+        )
+
+    @rule(blocks=st.integers(0, 24), slots=st.integers(0, 6))
+    def policy(self, blocks: int, slots: int) -> None:
+        self.engine.scheduler.set_policy(Policy(offline_kv_blocks=blocks, offline_seq_slots=slots))
+
+    @precondition(lambda self: self.engine.live)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        self.engine.abort(data.draw(st.sampled_from(sorted(self.engine.live))))
+
+    @rule(steps=st.integers(1, 6))
+    def steps(self, steps: int) -> None:
+        for _ in range(steps):
+            policy = self.engine.scheduler.policy
+            before = self.engine.kv.offline_only_blocks
+            plan = self.engine.step()
+            online = [r for r in self.engine.live.values() if r.is_online and r.output_tokens > 1]
+            if plan.shape != plan.online_shape and plan.online_shape.decode_requests:
+                # Invariant 3: offline work never makes an online decode miss its deadline.
+                assert STEP_S + TOKEN_S * plan.shape.tokens <= TBT_S + 1e-9 or not online
+            after = self.engine.kv.offline_only_blocks
+            assert after <= max(policy.offline_kv_blocks, before)
+
+    @invariant()
+    def blocks_add_up(self) -> None:
+        """Invariants 1 and 2: no block twice, held + free = total."""
+        self.engine.kv.check()
+
+    @invariant()
+    def ends_once(self) -> None:
+        """Invariant 2: every request ends exactly once."""
+        assert all(count == 1 for count in self.engine.ended.values())
+        assert self.engine.ended.keys() | self.engine.live.keys() == self.known
+        assert not self.engine.ended.keys() & self.engine.live.keys()
+
+    @invariant()
+    def tokens_stay(self) -> None:
+        """Invariant 4: what a request produced is never lost."""
+        for name, live in self.engine.live.items():
+            assert live.output_tokens >= self.produced.get(name, 0)
+            self.produced[name] = live.output_tokens
+
+    @invariant()
+    def slots(self) -> None:
+        assert len(self.engine.scheduler.state.running) <= self.engine.max_seqs
+
+    def teardown(self) -> None:
+        """With an open policy everything ends."""
+        self.engine.scheduler.set_policy(Policy(offline_kv_blocks=10_000, offline_seq_slots=10_000))
+        self.engine.run(2_000)
+        self.engine.kv.check()
+        assert self.engine.kv.free_blocks == self.engine.blocks
+        assert not self.engine.scheduler.state.running
+        assert not self.engine.scheduler.state.requests
+
+
+TestColocation = Colocation.TestCase
+TestColocation.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+
+
+def _trace(seed: int) -> list[object]:
+    engine = MiniEngine(slos=(SLO,), blocks=32, max_seqs=5)
+    for i in range(12):
+        engine.add(
+            request(
+                f"n{i}",
+                online=(i * seed) % 3 == 0,
+                prompt=5 + (i * 7 * seed) % 23,
+                output=1 + i % 5,
+                prefix="ab"[i % 2],
+                shared_blocks=1,
+            )
+        )
+        engine.step()
+    engine.run()
+    return [(plan.work, plan.preempt, plan.held) for plan in engine.plans]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 5])
+def test_same_trace_same_plans(seed: int) -> None:
+    """Invariant 5: with the same trace the sequence of plans is identical."""
+    assert _trace(seed) == _trace(seed)
+
+
+def test_one_of_a_shared_prefix_leads_and_the_others_reuse_it() -> None:
+    """Invariant 6: siblings of an uncomputed prefix wait for the one that computes it."""
+    engine = MiniEngine(max_batched_tokens=12)
+    for i in range(4):
+        engine.add(request(f"s{i}", online=False, prompt=24, prefix="doc", shared_blocks=5))
+    first = engine.step()
+    assert [work.request_id for work in first.work] == ["s0"]
+    engine.run()
+    counters = engine.scheduler.counters
+    assert counters.offline_hit_tokens == 3 * 5 * BLOCK
+    # Served counts every token of every request once; computed leaves the shared prefix out.
+    assert counters.offline_served_tokens == 4 * (24 + 4 - 1)
+    assert counters.offline_computed_tokens == counters.offline_served_tokens - 3 * 5 * BLOCK
+
+
+def test_hits_exclude_recomputation_after_preemption() -> None:
+    """Invariant 6: a resumed request finds its own blocks, which is no prefix hit."""
+    engine = MiniEngine(blocks=8, max_seqs=4)
+    victim = engine.add(request("off", online=False, prompt=16, output=12))
+    for _ in range(3):
+        engine.step()
+    produced = victim.output_tokens
+    engine.add(request("on", online=True, prompt=20, output=2, at=engine.now_s))
+    engine.step()
+    assert victim.preemptions == 1
+    assert victim.output_tokens == produced
+    engine.run()
+    assert engine.scheduler.counters.offline_hit_tokens == 0
+    assert engine.scheduler.counters.offline_served_tokens == 16 + 12 - 1

@@ -1,0 +1,198 @@
+"""What a step holds: online first, offline in what is left, who gives way, who waits."""
+
+import pytest
+
+from tests.engine.sched.mini_engine import BLOCK, STEP_S, TOKEN_S, MiniEngine, request
+from weir_engine.config import Metric, Policy, Slo
+from weir_engine.errors import ConfigError, DuplicateRequestError, StateError
+from weir_engine.request import RequestState
+from weir_engine.sched.plan import StepPlan
+
+TBT_20MS = Slo(metric=Metric.TBT, statistic="p99", threshold_s=0.020)
+
+
+def tokens_of(plan: StepPlan) -> dict[str, int]:
+    return {work.request_id: work.tokens for work in plan.work}
+
+
+def decoding_online(engine: MiniEngine, name: str = "on", output: int = 50) -> None:
+    engine.add(request(name, online=True, prompt=4, output=output, at=engine.now_s))
+    engine.step()
+
+
+def test_a_step_is_packed_up_to_the_slack_of_the_online_decoder() -> None:
+    engine = MiniEngine(slos=(TBT_20MS,))
+    decoding_online(engine)
+    engine.add(request("off", online=False, prompt=100))
+    plan = engine.step()
+    assert tokens_of(plan)["on"] == 1
+    # 20 ms less the fixed 10 and the decode's 1 leave 9 tokens of 1 ms.
+    assert tokens_of(plan)["off"] in (8, 9)
+    assert plan.limit_reason == "tbt-tail"
+    assert STEP_S + TOKEN_S * plan.shape.tokens <= 0.020 + 1e-9
+
+
+def test_without_online_work_steps_run_to_the_longest() -> None:
+    engine = MiniEngine(slos=(TBT_20MS,), max_batched_tokens=500, blocks=200)
+    engine.add(request("off", online=False, prompt=400))
+    assert tokens_of(engine.step())["off"] in (189, 190)  # twenty fixed costs in all
+
+
+def test_online_prefill_is_chunked_to_the_decoders_pace() -> None:
+    engine = MiniEngine(slos=(TBT_20MS,))
+    decoding_online(engine)
+    engine.add(request("long", online=True, prompt=60, at=engine.now_s))
+    plan = engine.step()
+    assert tokens_of(plan)["on"] == 1
+    assert 0 < tokens_of(plan)["long"] <= 9
+
+
+def test_a_second_prompt_does_not_hold_up_the_first_token_of_the_first() -> None:
+    engine = MiniEngine(max_batched_tokens=200)
+    engine.add(request("a", online=True, prompt=60))
+    engine.add(request("b", online=True, prompt=60, at=0.001))
+    assert tokens_of(engine.step()) == {"a": 60}
+    assert tokens_of(engine.step()) == {"a": 1, "b": 60}
+
+
+def test_short_prompts_share_a_step() -> None:
+    engine = MiniEngine()
+    engine.add(request("a", online=True, prompt=4))
+    engine.add(request("b", online=True, prompt=4))
+    assert tokens_of(engine.step()) == {"a": 4, "b": 4}
+
+
+def test_offline_gives_blocks_back_when_online_needs_them() -> None:
+    engine = MiniEngine(blocks=10)
+    engine.add(request("off", online=False, prompt=28, output=8))
+    engine.step()
+    engine.add(request("on", online=True, prompt=32, at=engine.now_s))
+    plan = engine.step()
+    assert [gone.request_id for gone in plan.preempt] == ["off"]
+    assert plan.preempt[0].reason == "online-needs-room"
+    assert tokens_of(plan) == {"on": 32}
+    engine.run()
+    assert engine.ended == {"off": 1, "on": 1}
+
+
+def test_offline_gives_its_slot_when_all_are_taken() -> None:
+    """Memory alone is not enough: sequence slots block an online arrival too."""
+    engine = MiniEngine(max_seqs=2)
+    engine.add(request("off1", online=False, prompt=8, output=30))
+    engine.add(request("off2", online=False, prompt=8, output=30, at=0.001))
+    engine.step()
+    engine.add(request("on", online=True, at=engine.now_s))
+    plan = engine.step()
+    assert len(plan.preempt) == 1
+    assert "on" in tokens_of(plan)
+
+
+def test_the_threshold_bounds_offline_blocks_and_slots_bound_requests() -> None:
+    engine = MiniEngine(policy=Policy(offline_kv_blocks=6, offline_seq_slots=1))
+    for i in range(3):
+        engine.add(request(f"o{i}", online=False, prompt=8, output=4, at=i / 1000))
+    plan = engine.step()
+    assert list(tokens_of(plan)) == ["o0"]
+    engine.run()
+    assert len(engine.ended) == 3
+
+
+def test_a_lowered_threshold_stops_growth_and_does_not_preempt_at_once() -> None:
+    engine = MiniEngine()
+    engine.add(request("off", online=False, prompt=15, output=20))
+    engine.step()
+    engine.scheduler.set_policy(Policy(offline_kv_blocks=4, offline_seq_slots=4))
+    held = [engine.step() for _ in range(4)]
+    assert not any(plan.preempt for plan in held)
+    assert engine.kv.offline_only_blocks <= 4
+
+
+def test_an_expired_policy_serves_online_only() -> None:
+    engine = MiniEngine(
+        policy=Policy(offline_kv_blocks=50, offline_seq_slots=5, expires_s=STEP_S * 1.5)
+    )
+    engine.add(request("off", online=False, prompt=4, output=30))
+    assert "off" in tokens_of(engine.step())
+    engine.now_s = 1.0
+    decoding_online(engine)
+    plan = engine.step()
+    assert tokens_of(plan) == {"on": 1}
+    assert plan.held == ("off",)
+
+
+def test_a_policy_budget_bounds_the_step() -> None:
+    engine = MiniEngine(
+        policy=Policy(offline_kv_blocks=50, offline_seq_slots=5, step_budget_s=0.025)
+    )
+    engine.add(request("off", online=False, prompt=60))
+    plan = engine.step()
+    assert plan.limit_reason == "policy"
+    assert STEP_S + TOKEN_S * plan.shape.tokens <= 0.025 + 1e-9
+
+
+def test_a_held_decode_is_held_for_several_steps() -> None:
+    tight = Slo(metric=Metric.TBT, statistic="p99", threshold_s=0.0135)
+    engine = MiniEngine(slos=(tight,), blocks=200)
+    for i in range(6):
+        engine.add(request(f"o{i}", online=False, prompt=4, output=60, at=i / 1000))
+    for _ in range(3):
+        engine.step()
+    decoding_online(engine)
+    plans = [engine.step() for _ in range(6)]
+    kept = [frozenset(w.request_id for w in plan.work) - {"on"} for plan in plans]
+    assert kept[0]
+    assert len(set(kept)) == 1, "who is left out must not alternate"
+    assert len(plans[0].held) == 6 - len(kept[0])
+
+
+def test_a_solo_request_has_no_offline_company() -> None:
+    """Rule 5 of design §8: suspects run one at a time."""
+    engine = MiniEngine()
+    engine.add(request("s1", online=False, prompt=8, output=4, solo=True))
+    engine.add(request("s2", online=False, prompt=8, output=4, at=0.001, solo=True))
+    engine.add(request("o", online=False, prompt=8, output=4, at=0.002))
+    while engine.live:
+        plan = engine.step()
+        offline = set(tokens_of(plan))
+        assert len(offline) <= 1 or not offline & {"s1", "s2"}
+
+
+def test_a_preempted_request_does_not_resume_in_the_same_step() -> None:
+    engine = MiniEngine(blocks=10)
+    victim = engine.add(request("off", online=False, prompt=28, output=8))
+    engine.step()
+    engine.add(request("on", online=True, prompt=32, output=1, at=engine.now_s))
+    plan = engine.step()
+    assert "off" not in tokens_of(plan)
+    assert victim.state is RequestState.PREEMPTED
+
+
+def test_an_id_stands_once() -> None:
+    engine = MiniEngine()
+    engine.add(request("a", online=True))
+    with pytest.raises(DuplicateRequestError, match="use another id"):
+        engine.scheduler.add(request("a", online=True))
+
+
+def test_the_state_machine_has_no_way_back_from_the_end() -> None:
+    ended = request("a", online=True)
+    ended.move(RequestState.FINISHED)
+    with pytest.raises(StateError, match="FINISHED cannot become RUNNING"):
+        ended.move(RequestState.RUNNING)
+
+
+def test_a_wrong_policy_names_the_field() -> None:
+    with pytest.raises(ConfigError, match="offline_kv_blocks"):
+        Policy(offline_kv_blocks=-1, offline_seq_slots=0)
+
+
+def test_shared_blocks_of_an_aborted_leader_do_not_hold_its_siblings() -> None:
+    engine = MiniEngine(max_batched_tokens=BLOCK * 2)
+    for i in range(3):
+        engine.add(
+            request(f"s{i}", online=False, prompt=24, prefix="d", shared_blocks=5, at=i / 1000)
+        )
+    engine.step()
+    engine.abort("s0")
+    engine.run()
+    assert engine.ended == {"s0": 1, "s1": 1, "s2": 1}

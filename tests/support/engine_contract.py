@@ -1,0 +1,139 @@
+"""What every engine under the agent must do; the fake and the real one are held to the same."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weir_agent.agent import ServingEngine
+from weir_agent.engine import EngineGoneError, OfflineLine
+from weir_agent.policy import ONLINE_ONLY, ActivePolicy
+from weir_agent.settings import SettingsError, load_settings
+from weir_agent.vllm_bridge.environment import prepare_environment
+
+POLICY = ActivePolicy(
+    source="control_plane",
+    offline_kv_blocks=100,
+    offline_seq_slots=4,
+    step_budget_s=None,
+    lease_s=600.0,
+)
+LEVELS = {
+    "total_blocks",
+    "block_size_tokens",
+    "online_kv_blocks",
+    "offline_kv_blocks",
+    "free_kv_blocks",
+    "offline_served_tokens",
+}
+
+
+def line(number: int, *, max_tokens: int = 3, **changes: object) -> OfflineLine:
+    """A line that asks for a completion."""
+    values: dict[str, Any] = {
+        "chunk_id": "chunk",
+        "attempt": 1,
+        "line": number,
+        "request_id": f"batch_req_{number}",
+        "url": "/v1/completions",
+        "body": {
+            "model": "sample",
+            "prompt": f"number {number}",
+            "max_tokens": max_tokens,
+            "temperature": 0,
+        },
+        "tenant": "acme",
+        "group": "group",
+        "deadline_s": None,
+        "expected_output_tokens": max_tokens,
+    }
+    return OfflineLine(**{**values, **changes})
+
+
+async def check_engine(engine: ServingEngine) -> None:
+    """Runs the whole contract; the engine is dead afterwards."""
+    await _check_work(engine)
+    await _check_cancel(engine)
+    await _check_death(engine)
+
+
+async def _check_work(engine: ServingEngine) -> None:
+    assert engine.models[0].name == "sample"
+    assert engine.models[0].max_model_len_tokens > 0
+    assert not engine.dead
+    before = await engine.telemetry()
+    assert before.keys() >= LEVELS
+    assert before["total_blocks"] > 0
+    await engine.set_policy(ONLINE_ONLY.message({}))
+    await engine.set_policy(POLICY.message({"tbt": 0.001}))
+    outcomes = await asyncio.gather(*(engine.execute(line(number)) for number in range(8)))
+    for outcome in outcomes:
+        assert outcome.status_code == 200
+        assert outcome.body["choices"][0]["text"]
+        assert outcome.body["usage"]["completion_tokens"] == 3
+        assert outcome.cached_tokens >= 0
+    after = await engine.telemetry()
+    assert after["offline_served_tokens"] > before["offline_served_tokens"]
+
+
+async def _check_cancel(engine: ServingEngine) -> None:
+    running = asyncio.create_task(engine.execute(line(50, max_tokens=800)))
+    await asyncio.sleep(0.2)
+    if not running.done():  # the fake answers at once
+        running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    async with asyncio.timeout(30):
+        while (await engine.telemetry()).get("offline_running", 0):  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.05)
+    assert (await engine.execute(line(51))).status_code == 200
+
+
+async def _check_death(engine: ServingEngine) -> None:
+    engine.kill()
+    await _until(lambda: engine.dead)
+    for call in (engine.execute(line(60)), engine.telemetry(), engine.set_policy({})):
+        try:
+            await call
+        except EngineGoneError:
+            continue
+        raise AssertionError("a dead engine answered")
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 - no event tells it
+            await asyncio.sleep(0.02)
+
+
+def check_vllm(model: str, data_dir: str) -> None:
+    """The contract on real vLLM; ends the process with status 0 when it holds."""
+    prepare_environment()
+    from weir_agent.vllm_bridge import arguments, serving
+
+    settings = load_settings(data_dir=Path(data_dir))
+    engine_args = (
+        f"--model {model} --served-model-name sample --dtype bfloat16 --block-size 32 "
+        "--enforce-eager --max-model-len 1024 --num-gpu-blocks-override 256 --max-num-seqs 16"
+    )
+
+    for wrong, words in (
+        ("--no-such-flag", "no-such-flag"),
+        ("--scheduling-policy fcfs", "--scheduling-policy fcfs contradicts"),
+        ("--max-num-seqs many", "max-num-seqs"),
+    ):
+        with pytest.raises(SettingsError, match=f"{words}.*WEIR_ENGINE_ARGS"):
+            arguments.parse(settings, ["--model", model, *wrong.split()])
+
+    async def main() -> None:
+        args = arguments.parse(settings, engine_args.split())
+        await check_engine(await serving.start(args, settings))
+
+    asyncio.run(main())
+    os._exit(0)  # vLLM's own end would wait for the engine that was killed
