@@ -26,6 +26,26 @@ _TIMES = (
 )  # fmt: skip
 
 
+def check_metadata(value: dict[str, str] | None) -> dict[str, str] | None:
+    """The metadata of a batch, within OpenAI's bounds.
+
+    Raises:
+        ValueError: it is over a bound.
+    """
+    if value is None:
+        return None
+    if len(value) > MAX_METADATA_PAIRS:
+        raise ValueError(f"at most {MAX_METADATA_PAIRS} pairs")
+    for key, text in value.items():
+        if not 0 < len(key) <= MAX_METADATA_KEY_CHARS:
+            raise ValueError(f"keys have 1 to {MAX_METADATA_KEY_CHARS} characters")
+        if len(text) > MAX_METADATA_VALUE_CHARS:
+            raise ValueError(f"values have at most {MAX_METADATA_VALUE_CHARS} characters")
+        if "\x00" in key + text:
+            raise ValueError("no NUL characters")
+    return value
+
+
 class OutputExpiry(BaseModel):
     """When the output files end, counted from their creation."""
 
@@ -47,18 +67,7 @@ class NewBatch(BaseModel):
     @field_validator("metadata")
     @classmethod
     def _bounded(cls, value: dict[str, str] | None) -> dict[str, str] | None:
-        if value is None:
-            return None
-        if len(value) > MAX_METADATA_PAIRS:
-            raise ValueError(f"at most {MAX_METADATA_PAIRS} pairs")
-        for key, text in value.items():
-            if not 0 < len(key) <= MAX_METADATA_KEY_CHARS:
-                raise ValueError(f"keys have 1 to {MAX_METADATA_KEY_CHARS} characters")
-            if len(text) > MAX_METADATA_VALUE_CHARS:
-                raise ValueError(f"values have at most {MAX_METADATA_VALUE_CHARS} characters")
-            if "\x00" in key + text:
-                raise ValueError("no NUL characters")
-        return value
+        return check_metadata(value)
 
     @property
     def output_expires_s(self) -> int | None:
