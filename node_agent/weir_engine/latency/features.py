@@ -13,7 +13,8 @@ class StepShape:
     ``prefill_tokens`` S_p: tokens computed by requests that prefill. ``prefill_history``: sum over
     them of n * (p + n / 2), n new tokens on p computed ones (attention work, in token pairs).
     ``prefill_requests`` N_p. ``decode_requests`` N_d. ``decode_context`` S_d: sum of the contexts
-    of the requests that decode, in tokens (HyGen's "decode tokens" would equal N_d).
+    of the requests that decode, in tokens (HyGen's "decode tokens" would equal N_d);
+    ``decode_longest`` the longest of these contexts (Echo's max pooling).
     """
 
     prefill_tokens: int = 0
@@ -21,6 +22,7 @@ class StepShape:
     prefill_requests: int = 0
     decode_requests: int = 0
     decode_context: int = 0
+    decode_longest: int = 0
 
     @property
     def is_empty(self) -> bool:
@@ -40,6 +42,7 @@ class StepShape:
             self.prefill_requests + 1,
             self.decode_requests,
             self.decode_context,
+            self.decode_longest,
         )
 
     def with_decode(self, context_tokens: int) -> "StepShape":
@@ -50,6 +53,7 @@ class StepShape:
             self.prefill_requests,
             self.decode_requests + 1,
             self.decode_context + context_tokens,
+            max(self.decode_longest, context_tokens),
         )
 
     def plus(self, other: "StepShape") -> "StepShape":
@@ -60,6 +64,7 @@ class StepShape:
             self.prefill_requests + other.prefill_requests,
             self.decode_requests + other.decode_requests,
             self.decode_context + other.decode_context,
+            max(self.decode_longest, other.decode_longest),
         )
 
 

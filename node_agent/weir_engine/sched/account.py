@@ -16,7 +16,8 @@ class OnlineLoad:
     ``decoders`` online requests decode in it; ``earliest_token_s`` is when the one that waits
     longest got its last token (None without decoders). ``earliest_cumulative_s`` is the smallest
     arrival + i * TPOT over them, i the tokens they have (None without a TPOT objective).
-    ``prefills`` online requests have no first token yet, those still queued included.
+    ``prefills`` online requests have no first token yet, those still queued included;
+    ``earliest_arrival_s`` is when the first of them arrived (None without any).
     ``base_s`` is the predicted median duration of the online work alone (0 without any),
     ``idle_step_s`` the fixed cost of a step (c0).
     """
@@ -26,6 +27,7 @@ class OnlineLoad:
     earliest_token_s: float | None = None
     earliest_cumulative_s: float | None = None
     prefills: int = 0
+    earliest_arrival_s: float | None = None
     base_s: float = 0.0
     idle_step_s: float = 0.0
 

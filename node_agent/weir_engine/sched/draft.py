@@ -27,6 +27,7 @@ class StepDraft:
         "blocks_left",
         "computing",
         "decode_context",
+        "decode_longest",
         "decode_requests",
         "ends_prompt",
         "offline_blocks",
@@ -63,6 +64,7 @@ class StepDraft:
         self.prefill_requests = 0
         self.decode_requests = 0
         self.decode_context = 0
+        self.decode_longest = 0
         self.ends_prompt = False
 
     @property
@@ -74,6 +76,7 @@ class StepDraft:
             self.prefill_requests,
             self.decode_requests,
             self.decode_context,
+            self.decode_longest,
         )
 
     def blocks_for(self, computed_tokens: int, new_tokens: int) -> int:
@@ -119,7 +122,9 @@ class StepDraft:
         """One token each of requests that decode."""
         count = len(requests)
         self.decode_requests += count
-        self.decode_context += sum(request.computed_tokens for request in requests) + count
+        contexts = [request.computed_tokens + 1 for request in requests]
+        self.decode_context += sum(contexts)
+        self.decode_longest = max(self.decode_longest, max(contexts, default=0))
         self.tokens_left -= count
         self.work += [Work(request.id, 1, False, 0, reason) for request in requests]  # noqa: FBT003
 

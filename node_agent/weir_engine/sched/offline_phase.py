@@ -105,6 +105,7 @@ class OfflinePhase:
                     shape.prefill_requests,
                     shape.decode_requests + count,
                     shape.decode_context + sum(contexts[:count]),
+                    max(shape.decode_longest, max(contexts[:count], default=0)),
                 )
             )
 

@@ -3,6 +3,9 @@
 Offline requests give way for blocks and slots. Source: HyGen Algorithm 1, phase ONLINE.
 """
 
+from dataclasses import replace
+from itertools import chain
+
 from weir_engine.latency.models import LatencyModel
 from weir_engine.request import Request
 from weir_engine.sched.account import OnlineLoad
@@ -51,15 +54,7 @@ class OnlinePhase:
             self._prefill(draft, prefilling, load, now_s)
             shape = draft.shape
             base_s = 0.0 if shape.is_empty else self._model.predict(shape)
-            load = OnlineLoad(
-                now_s=now_s,
-                decoders=load.decoders,
-                earliest_token_s=load.earliest_token_s,
-                earliest_cumulative_s=load.earliest_cumulative_s,
-                prefills=load.prefills,
-                base_s=base_s,
-                idle_step_s=load.idle_step_s,
-            )
+            load = replace(load, base_s=base_s)
         return load
 
     def _load(
@@ -72,14 +67,17 @@ class OnlinePhase:
         cumulative_s = None
         if self._tpot_s is not None and decoding:
             cumulative_s = min(r.arrival_s + r.output_tokens * self._tpot_s for r in decoding)
-        first = sum(request.output_tokens == 0 for request in prefilling)
+        waiting = self._state.waiting_online.values()
+        first = [r.arrival_s for r in chain(prefilling, waiting) if r.output_tokens == 0]
+        resuming = sum(r.output_tokens > 0 for r in waiting)
         shape = draft.shape
         return OnlineLoad(
             now_s=now_s,
             decoders=draft.decode_requests,
             earliest_token_s=min(tokens_s, default=None),
             earliest_cumulative_s=cumulative_s,
-            prefills=first + len(self._state.waiting_online),
+            prefills=len(first) + resuming,
+            earliest_arrival_s=min(first, default=None),
             base_s=0.0 if shape.is_empty else self._model.predict(shape),
             idle_step_s=self._model.fixed_s,
         )

@@ -18,6 +18,7 @@ from weir_engine.request import Request, RequestState
 from weir_engine.sched.account import OnlineLoad, StepLimit, StepTimes
 from weir_engine.sched.budget import SloBudget, StepBudget
 from weir_engine.sched.draft import StepDraft
+from weir_engine.sched.listener import StepListener
 from weir_engine.sched.offline_phase import OfflinePhase
 from weir_engine.sched.online_phase import OnlinePhase
 from weir_engine.sched.order import OnlineOrder
@@ -35,13 +36,15 @@ class Seats:
     """Who decides what.
 
     ``model`` predicts how long a step takes, ``budget`` says how long it may take, ``order`` ranks
-    online prefill, ``pool`` ranks offline requests that wait.
+    online prefill, ``pool`` ranks offline requests that wait. ``listeners`` are told of events:
+    seats that decide from what happened before.
     """
 
     model: LatencyModel
     budget: StepBudget
     order: OnlineOrder
     pool: OfflineOrder
+    listeners: tuple[StepListener, ...] = ()
 
 
 class Scheduler:
@@ -68,6 +71,7 @@ class Scheduler:
         self._budget = budget
         tpot_s = min((s.threshold_s for s in slos if s.metric is Metric.TPOT), default=None)
         self._tpot_s = tpot_s
+        self._listeners = seats.listeners
         self._online = OnlinePhase(
             self._state, model=model, budget=budget, order=seats.order, tpot_s=tpot_s
         )
@@ -120,6 +124,8 @@ class Scheduler:
                 request.offline_delay_s = min(waited_s, self._last_offline_s)
         else:
             state.pool.add(request)
+        for listener in self._listeners:
+            listener.on_add(request)
 
     def abort(self, request_id: RequestId) -> None:
         """A request ends from outside; an unknown id is ignored, for it may just have ended."""
@@ -157,6 +163,8 @@ class Scheduler:
             for request_id in plan.held:
                 if state.held_until.get(request_id, 0) < plan.step:
                     state.held_until[request_id] = plan.step + _HOLD_STEPS
+        for listener in self._listeners:
+            listener.on_begin(plan, state.requests)
 
     def commit(self, plan: StepPlan, outcome: StepOutcome) -> None:
         """A step ended: tokens arrive, requests finish, the models and accounts learn."""
@@ -353,3 +361,5 @@ class Scheduler:
             state.pool.remove(request.id)
         request.move(RequestState.FINISHED)
         del state.requests[request.id]
+        for listener in self._listeners:
+            listener.on_end(request)
