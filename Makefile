@@ -6,10 +6,10 @@ BIN := .venv/bin
 STAMP := .venv/.weir-setup
 PYTEST_ARGS ?=
 
-.PHONY: help setup check test coverage demo bench faults claims docs lock clean
+.PHONY: help setup check binaries test coverage demo bench faults claims docs crds lock clean
 
 help:  ## list the commands
-	@sed -nE 's/^([a-z]+):.*  ## (.*)/\1\t\2/p' Makefile | expand -t 12
+	@sed -nE 's/^([a-z0-9]+):.*  ## (.*)/\1\t\2/p' Makefile | expand -t 12
 
 setup: $(STAMP)  ## make the environment (every other command does it first)
 
@@ -21,12 +21,16 @@ check: $(STAMP)  ## lint, format, types, layering, and the tests that hold the d
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m weir_operator.api.generate crds --check
 	$(BIN)/pytest -q tests/docs
 
-test: $(STAMP)  ## all tests (PYTEST_ARGS for options)
+binaries: $(STAMP)  ## what a Kubernetes API server needs, built once from Go modules (tests need it)
+	$(BIN)/python -m e2e.cluster.binaries api
+
+test: $(STAMP) binaries  ## all tests (PYTEST_ARGS for options)
 	$(BIN)/pytest -q $(PYTEST_ARGS)
 
-coverage: $(STAMP)  ## all tests with branch coverage; the engine must be at 100%
+coverage: $(STAMP) binaries  ## all tests with branch coverage; the engine must be at 100%
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest -q $(PYTEST_ARGS)
 	$(BIN)/coverage report
@@ -46,6 +50,9 @@ claims: $(STAMP)  ## what the benchmarks claim, the unmet first
 
 docs: $(STAMP)  ## regenerate the generated parts of README.md and docs/
 	$(BIN)/python -m scripts.generate_docs
+
+crds: $(STAMP)  ## regenerate crds/ from the operator's object models
+	$(BIN)/python -m weir_operator.api.generate crds
 
 lock: $(STAMP)  ## compile requirements/*.txt from pyproject.toml
 	scripts/lock.sh

@@ -1,0 +1,74 @@
+"""What every object model shares: camelCase on the wire, and rules that only the API server checks.
+
+Models are read leniently: the API server has already checked what it shows.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+ACRONYMS = {"Kv": "KV", "Uri": "URI", "Id": "ID", "Uid": "UID", "Slo": "SLO", "Url": "URL"}
+QUANTITY = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"  # noqa: E501 - the pattern of resource.Quantity
+RFC1123_LABEL = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+
+
+def camel(name: str) -> str:
+    """A field's name on the wire: camelCase, with Kubernetes' spelling of acronyms."""
+    first, *rest = name.split("_")
+    words = (part.capitalize() for part in rest)
+    return first + "".join(ACRONYMS.get(word, word) for word in words)
+
+
+class ApiModel(BaseModel):
+    """A JSON object of the API."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="ignore", alias_generator=camel, populate_by_name=True
+    )
+
+
+def rule(expression: str, message: str) -> dict[str, str]:
+    """One CEL rule. ``message`` names the field and the remedy."""
+    return {"rule": expression, "message": message}
+
+
+def fixed(field: str, *, optional: bool = False, why: str) -> dict[str, str]:
+    """A rule for the parent of ``field``: it never changes.
+
+    It stands at the parent since a rule on the field itself is evaded by removing the field first.
+    """
+    same = f"self.{field} == oldSelf.{field}"
+    if optional:
+        same = f"has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || {same})"
+    return rule(same, f"{field} cannot be changed: {why}")
+
+
+def with_rules(*rules: dict[str, str], **extra: JsonValue) -> dict[str, Any]:
+    """Extra schema of a model or a field: CEL rules, and Kubernetes' own keywords."""
+    return {"x-kubernetes-validations": [dict(item) for item in rules], **extra}
+
+
+def list_map(*keys: str) -> dict[str, Any]:
+    """Extra schema of a list whose items are known by ``keys``."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
+
+
+ANY_OBJECT: dict[str, Any] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+"""The schema of an object whose fields are another API's."""
+
+INT_OR_STRING: dict[str, Any] = {
+    "x-kubernetes-int-or-string": True,
+    "anyOf": [{"type": "integer"}, {"type": "string"}],
+}
+"""The schema of a value such as ``1`` or ``25%``."""
+
+Quantity = Annotated[
+    int | str, Field(json_schema_extra={**INT_OR_STRING, "pattern": QUANTITY, "maxLength": 64})
+]
+IntOrPercent = Annotated[
+    int | str,
+    Field(json_schema_extra={**INT_OR_STRING, "pattern": "^(100|[1-9]?[0-9])%$", "maxLength": 4}),
+]
+AnyObject = Annotated[dict[str, Any], Field(json_schema_extra=ANY_OBJECT)]

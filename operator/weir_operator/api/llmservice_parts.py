@@ -1,0 +1,456 @@
+"""The parts of an LLMService's spec."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+from weir_operator.api.base import (
+    AnyObject,
+    ApiModel,
+    IntOrPercent,
+    Quantity,
+    fixed,
+    rule,
+    with_rules,
+)
+
+OWN_ENGINE_ARGS = {
+    "model": "model.uri",
+    "served-model-name": "model.servedName",
+    "revision": "model.revision",
+    "tensor-parallel-size": "engine.tensorParallelSize",
+    "max-model-len": "engine.maxModelLen",
+    "block-size": "engine.blockSize",
+    "host": "nothing: the agent listens on all addresses",
+    "port": "nothing: the agent listens on 8000",
+}
+"""Options of the engine that have a field, or that are not the user's to set."""
+
+_OWN = "|".join(OWN_ENGINE_ARGS)
+MODEL_URI = (
+    r"^(hf://[A-Za-z0-9][\\w.-]*/[A-Za-z0-9][\\w.-]*|"
+    r"pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[\\w./-]*)?|/[\\w./-]+)$"
+)
+
+
+class Model(ApiModel):
+    """Which model is served, and under which name."""
+
+    model_config = ConfigDict(
+        json_schema_extra=with_rules(
+            fixed(
+                "servedName",
+                optional=True,
+                why="clients and queued batches know the model by it; make another LLMService",
+            ),
+            rule(
+                "!has(self.revision) || self.uri.startsWith('hf://')",
+                "model.revision is only known for hf:// models: remove it, or give an hf:// uri",
+            ),
+        )
+    )
+
+    uri: str = Field(
+        min_length=1,
+        max_length=1_024,
+        description="Where the weights are: hf://ORGANISATION/NAME (downloaded at start), "
+        "pvc://CLAIM/FOLDER (a PersistentVolumeClaim of the namespace, mounted read-only) or an "
+        "absolute path in the image.",
+        json_schema_extra=with_rules(
+            rule(
+                f"self.matches('{MODEL_URI}') && !self.contains('..')",
+                "model.uri must be hf://ORGANISATION/NAME, pvc://CLAIM/FOLDER or an absolute path "
+                "in the image",
+            )
+        ),
+    )
+    served_name: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=253,
+        description="The model's name in requests (`model`). Default: the LLMService's own name. "
+        "Cannot be changed.",
+        json_schema_extra=with_rules(
+            rule(
+                r"self.matches('^[A-Za-z0-9][\\w./:-]*$')",
+                "model.servedName must start with a letter or digit and hold only letters, "
+                "digits, and any of . _ - / :",
+            )
+        ),
+    )
+    revision: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=200,
+        description="Branch, tag or commit of an hf:// model. Batches are pinned to it.",
+        json_schema_extra=with_rules(
+            rule(
+                r"self.matches('^[A-Za-z0-9][\\w./-]*$')",
+                "model.revision must be a branch, tag or commit: letters, digits, and . _ - /",
+            )
+        ),
+    )
+
+
+class Engine(ApiModel):
+    """The inference engine and how it is started."""
+
+    model_config = ConfigDict(
+        json_schema_extra=with_rules(
+            fixed(
+                "backend",
+                why="latency profiles and KV accounting of running batches depend on it; make "
+                "another LLMService",
+            )
+        )
+    )
+
+    backend: Literal["vllm", "torch"] = Field(
+        default="vllm",
+        description="vllm: vLLM under Weir's scheduler, for production. torch: Weir's reference "
+        "engine, which has bidirectional KV blocks and attention on the CPU. Cannot be changed.",
+    )
+    image: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=512,
+        description="Container image of the agent with the engine. Default: the operator's.",
+        json_schema_extra=with_rules(
+            rule(
+                r"!self.matches('\\s')",
+                "engine.image must be one image reference, without spaces, such as "
+                "registry.example/weir-agent:0.1.0",
+            )
+        ),
+    )
+    args: list[
+        Annotated[
+            str,
+            Field(
+                max_length=4_096,
+                json_schema_extra=with_rules(
+                    rule(
+                        f"!self.matches('^--({_OWN})(=.*)?$')",
+                        "engine.args must not set what has a field: use model.uri, "
+                        "model.servedName, model.revision, engine.tensorParallelSize, "
+                        "engine.maxModelLen or engine.blockSize; host and port are Weir's",
+                    )
+                ),
+            ),
+        ]
+    ] = Field(
+        default_factory=list,
+        max_length=128,
+        description="Further arguments of the engine, as `vllm serve` takes them, one item each.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
+    tensor_parallel_size: int = Field(
+        default=1,
+        ge=1,
+        le=64,
+        description="Over how many GPUs of its node each replica splits the model.",
+    )
+    max_model_len: int | None = Field(
+        default=None,
+        ge=1,
+        le=16_777_216,
+        description="Longest prompt and output together, in tokens. Default: the model's own.",
+    )
+    block_size: Literal[1, 8, 16, 32, 64, 128, 256] | None = Field(
+        default=None, description="Tokens in a KV block. Default: the engine's own choice."
+    )
+
+
+class Resources(ApiModel):
+    """CPU, memory and devices of the engine's container."""
+
+    limits: dict[str, Quantity] | None = Field(
+        default=None,
+        json_schema_extra={"maxProperties": 32},
+        description="Most that a replica may use, by resource name (cpu, memory, nvidia.com/gpu).",
+    )
+    requests: dict[str, Quantity] | None = Field(
+        default=None,
+        json_schema_extra={"maxProperties": 32},
+        description="What a replica is scheduled by, by resource name. Default: the limits.",
+    )
+
+
+class Slo(ApiModel):
+    """One latency objective."""
+
+    metric: Literal["ttft", "tpot", "tbt"] = Field(
+        description="ttft: time to first token. tpot: time per output token of a whole answer. "
+        "tbt: time between two tokens."
+    )
+    statistic: str = Field(
+        max_length=4,
+        description="What of the metric is held: mean, or a percentile from p50 to p99.",
+        json_schema_extra=with_rules(
+            rule(
+                "self.matches('^(mean|p[5-9][0-9])$')",
+                "slo statistic must be mean, or a percentile from p50 to p99",
+            )
+        ),
+    )
+    threshold_seconds: float = Field(
+        gt=0, le=86_400, description="The latency that must not be exceeded, in seconds."
+    )
+    reference_seconds: float | None = Field(
+        default=None,
+        gt=0,
+        le=86_400,
+        description="The latency of online traffic alone, in seconds, if it was measured: with it "
+        "only the delay that batch work causes is counted.",
+    )
+
+    model_config = ConfigDict(
+        json_schema_extra=with_rules(
+            rule(
+                "!has(self.referenceSeconds) || self.referenceSeconds <= self.thresholdSeconds",
+                "slo referenceSeconds must not be above thresholdSeconds: online traffic alone "
+                "would miss the objective",
+            )
+        )
+    )
+
+
+class Forecast(ApiModel):
+    """How the online KV demand of each pod is forecast."""
+
+    window: str = Field(
+        default="1h",
+        max_length=8,
+        description="The past that is looked at, such as 30m, 1h or 24h.",
+        json_schema_extra=with_rules(
+            rule(
+                "self.matches('^[1-9][0-9]{0,4}[smh]$') && duration(self) >= duration('1m') && "
+                "duration(self) <= duration('168h')",
+                "colocation.forecast.window must be from 1m to 168h, such as 30m or 1h",
+            )
+        ),
+    )
+    sigma: float = Field(
+        default=2.0,
+        ge=0,
+        le=10,
+        description="Standard deviations above the mean demand that are kept free for it.",
+    )
+    method: Literal["auto", "mean_sigma", "quantile", "seasonal"] = Field(
+        default="auto",
+        description="auto: whichever of the others forecast this pod best of late.",
+    )
+
+
+class Colocation(ApiModel):
+    """How batch work shares the replicas."""
+
+    enabled: bool = Field(
+        default=True, description="Whether batch work runs here. False: online requests only."
+    )
+    preset: Literal["weir"] = Field(
+        default="weir", description="The scheduling preset of the engine (docs/presets.md)."
+    )
+    offline_policy: Literal["prefix", "fcfs", "deadline"] | None = Field(
+        default=None,
+        description="The order of batch lines in the engine. prefix: lines with a common beginning "
+        "together. fcfs: first come, first served. deadline: the earliest first. Default: the "
+        "preset's.",
+    )
+    utility_ratio: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="The share of picks that go by prefix sharing rather than by age: 1 is all "
+        "for throughput, 0 all for fairness. Default: the preset's.",
+    )
+    max_offline_kv_fraction: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="Largest share of a replica's KV blocks for batch work. Default: the control "
+        "plane's.",
+    )
+    forecast: Forecast = Field(
+        default_factory=Forecast, description="How the online KV demand of each pod is forecast."
+    )
+    cpu_attention: bool = Field(
+        default=False,
+        description="Whether attention of batch work may run on the CPU; backend torch only.",
+    )
+
+
+class Rollout(ApiModel):
+    """How replicas start, are replaced and end."""
+
+    model_config = ConfigDict(
+        json_schema_extra=with_rules(
+            rule(
+                "!(string(self.maxSurge) in ['0', '0%'] && "
+                "string(self.maxUnavailable) in ['0', '0%'])",
+                "rollout.maxSurge and rollout.maxUnavailable cannot both be 0: no replica could "
+                "ever be replaced; without a spare GPU set maxSurge 0 and maxUnavailable 1",
+            )
+        )
+    )
+
+    max_surge: IntOrPercent = Field(
+        default=1,
+        description="Replicas above spec.replicas during an update. With 1 an update waits for a "
+        "free GPU for ever where there is none: set 0, and maxUnavailable 1, there.",
+    )
+    max_unavailable: IntOrPercent = Field(
+        default=0,
+        description="Replicas that may be missing during an update.",
+    )
+    drain_seconds: int = Field(
+        default=120,
+        ge=0,
+        le=86_400,
+        description="The longest online request: how long a replica that is replaced goes on "
+        "answering what it has begun.",
+    )
+    startup_seconds: int = Field(
+        default=1_800,
+        ge=10,
+        le=86_400,
+        description="How long a replica may take to load its model, before it is started again.",
+    )
+
+
+class Autoscaling(ApiModel):
+    """An autoscaler that sets spec.replicas."""
+
+    model_config = ConfigDict(
+        json_schema_extra=with_rules(
+            rule(
+                "self.minReplicas <= self.maxReplicas",
+                "autoscaling.minReplicas must not be above maxReplicas",
+            ),
+            rule(
+                "self.type != 'HPA' || self.minReplicas >= 1",
+                "autoscaling.minReplicas must be at least 1 with type HPA: only KEDA scales to 0",
+            ),
+            rule(
+                "self.type != 'HPA' || (has(self.metrics) && size(self.metrics) > 0)",
+                "autoscaling.metrics is needed with type HPA: give what to scale by",
+            ),
+            rule(
+                "self.type != 'KEDA' || (has(self.triggers) && size(self.triggers) > 0)",
+                "autoscaling.triggers is needed with type KEDA: give what to scale by",
+            ),
+            rule(
+                "self.type != 'HPA' || !has(self.triggers)",
+                "autoscaling.triggers is KEDA's: with type HPA give metrics instead",
+            ),
+            rule(
+                "self.type != 'KEDA' || !has(self.metrics)",
+                "autoscaling.metrics is the HPA's: with type KEDA give triggers instead",
+            ),
+        )
+    )
+
+    type: Literal["HPA", "KEDA"] = Field(
+        description="HPA: a HorizontalPodAutoscaler. KEDA: a ScaledObject; needs KEDA."
+    )
+    min_replicas: int = Field(default=1, ge=0, le=1_000, description="Fewest replicas.")
+    max_replicas: int = Field(ge=1, le=1_000, description="Most replicas.")
+    metrics: list[AnyObject] | None = Field(
+        default=None,
+        max_length=32,
+        description="What the HPA scales by: metrics of autoscaling/v2.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
+    triggers: list[AnyObject] | None = Field(
+        default=None,
+        max_length=32,
+        description="What KEDA scales by: triggers of a ScaledObject.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
+    behavior: AnyObject | None = Field(
+        default=None,
+        description="How fast the HPA may scale: behavior of autoscaling/v2. With KEDA it is put "
+        "into the ScaledObject's HPA.",
+    )
+
+
+class PodDisruptionBudget(ApiModel):
+    """How many replicas a node drain may take at once."""
+
+    max_unavailable: IntOrPercent = Field(
+        default=1,
+        description="Replicas that voluntary disruptions may take at once, as a number or a "
+        "percentage. 0 blocks node drains.",
+    )
+
+
+class NetworkAccess(ApiModel):
+    """Who may reach the replicas, and whom they may reach."""
+
+    enabled: bool = Field(
+        default=True,
+        description="Whether a NetworkPolicy is made. It allows the port of the endpoint inwards, "
+        "and DNS, the control plane and, for hf:// models, HTTPS outwards.",
+    )
+    allow_from: list[AnyObject] | None = Field(
+        default=None,
+        max_length=64,
+        description="Peers that may reach the endpoint, as in a NetworkPolicy's `from`. Default: "
+        "everybody in the cluster.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
+    allow_to: list[AnyObject] = Field(
+        default_factory=list,
+        max_length=64,
+        description="Further egress rules, as in a NetworkPolicy's `egress`.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
+
+
+class Monitoring(ApiModel):
+    """How Prometheus finds the replicas."""
+
+    pod_monitor: bool = Field(
+        default=True,
+        description="Whether a PodMonitor is made where the cluster has that kind.",
+    )
+    interval: str = Field(
+        default="15s",
+        max_length=8,
+        description="How often Prometheus asks each replica.",
+        json_schema_extra=with_rules(
+            rule(
+                "self.matches('^[1-9][0-9]{0,3}[smh]$')",
+                "monitoring.interval must be a number with s, m or h, such as 15s",
+            )
+        ),
+    )
+
+
+class PodTemplateMetadata(ApiModel):
+    """Labels and annotations that are added to the pods."""
+
+    labels: dict[str, Annotated[str, Field(max_length=63)]] | None = Field(
+        default=None,
+        description="Labels to add. Those that Weir selects pods by keep Weir's values.",
+        json_schema_extra={"maxProperties": 64},
+    )
+    annotations: dict[str, Annotated[str, Field(max_length=16_384)]] | None = Field(
+        default=None, description="Annotations to add.", json_schema_extra={"maxProperties": 64}
+    )
+
+
+class PodTemplate(ApiModel):
+    """Overrides that are merged into the pods last."""
+
+    metadata: PodTemplateMetadata | None = Field(
+        default=None, description="Labels and annotations that are added to the pods."
+    )
+    spec: AnyObject | None = Field(
+        default=None,
+        description="A part of a pod's spec. Maps are merged; containers, volumes, env and other "
+        "lists with a key are merged by it; other lists and values replace Weir's. The engine's "
+        "container is named agent. What the API server refuses shows in condition Configured.",
+    )
