@@ -1,0 +1,162 @@
+"""The dual scanner: batch requests from both ends of the density order, blended in memory.
+
+Fills the offline-selection seat of the scheduler. The order comes from outside, as each request's
+hint; whether a request fits is decided by the step.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from weir_engine.errors import ConfigError, DuplicateRequestError, UnknownRequestError
+from weir_engine.ids import RequestId
+from weir_engine.pool.density import partition_memory
+from weir_engine.request import Request, RequestState
+
+
+class Side(StrEnum):
+    """The end of the density order that a request was taken from."""
+
+    LEFT = "compute"
+    RIGHT = "memory"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BlendHint:
+    """What a request carries from the global tree: its end, and its unit's compute density."""
+
+    side: Side
+    density: float
+
+
+class DualScanOrder:
+    """Two queues, one an end; the next request comes from the side that lacks memory.
+
+    ``hint`` says where a request was taken from. Requests of one side go in the order of adding:
+    that is the order of the tree. KV memory is split between the sides so that the blend has
+    ``target_density``; the next request is of the side whose share is filled least.
+
+    A request counts with the KV it holds on average, prompt plus half its output, so that its
+    share does not drift while it decodes. It counts from its admission to its end.
+
+    Raises:
+        ConfigError: a target that is not above 0.
+
+    Source: BlendServe §3.4. Counting the average is ours: the paper speaks of memory, and a
+    request of 16k output tokens holds little of it at first.
+    """
+
+    def __init__(self, *, target_density: float, hint: Callable[[Request], BlendHint]) -> None:
+        if not target_density > 0:
+            raise ConfigError(f"target_density is {target_density}: give more than 0")
+        self._target = target_density
+        self._hint = hint
+        self._waiting: dict[Side, dict[RequestId, tuple[Request, float]]] = {
+            side: {} for side in Side
+        }
+        self._side: dict[RequestId, Side] = {}
+        self._running: list[tuple[Request, Side]] = []
+
+    def __len__(self) -> int:
+        return len(self._side)
+
+    def waiting(self, side: Side) -> int:
+        """Requests of one side that wait."""
+        return len(self._waiting[side])
+
+    def set_target(self, density: float) -> None:
+        """Blend to another density from now on."""
+        self._target = density
+
+    def add(self, request: Request) -> None:
+        """A request waits, behind those of its side.
+
+        Raises:
+            DuplicateRequestError: its id waits already.
+        """
+        if request.id in self._side:
+            raise DuplicateRequestError(f"request {request.id} waits in the pool already")
+        hint = self._hint(request)
+        self._side[request.id] = hint.side
+        self._waiting[hint.side][request.id] = (request, hint.density)
+
+    def remove(self, request_id: RequestId) -> None:
+        """It waits no more: it ended before it ran.
+
+        Raises:
+            UnknownRequestError: it does not wait here.
+        """
+        self._leave(request_id)
+
+    def taken(self, request_id: RequestId) -> None:
+        """It was admitted, and holds its side's memory until it ends.
+
+        Raises:
+            UnknownRequestError: it does not wait here.
+        """
+        request, side = self._leave(request_id)
+        self._running = [
+            entry for entry in self._running if entry[0].state is not RequestState.FINISHED
+        ]
+        self._running.append((request, side))
+
+    def candidates(self, limit: int, now_s: float) -> Sequence[Request]:  # noqa: ARG002
+        """The first ``limit`` in the order to try; nothing changes."""
+        held = self.held_tokens()
+        queues = {side: iter(self._waiting[side].values()) for side in Side}
+        heads = {side: next(queue, None) for side, queue in queues.items()}
+        found: list[Request] = []
+        while len(found) < limit:
+            left, right = heads[Side.LEFT], heads[Side.RIGHT]
+            if left is None or right is None:
+                rest = Side.RIGHT if left is None else Side.LEFT
+                found += _rest(heads[rest], queues[rest], limit - len(found))
+                break
+            side = self._lacking(held, left[1], right[1])
+            request = heads[side]
+            if request is None:
+                break
+            found.append(request[0])
+            held[side] += average_tokens(request[0])
+            heads[side] = next(queues[side], None)
+        return found
+
+    def held_tokens(self) -> dict[Side, float]:
+        """KV tokens that each side's running requests hold on average."""
+        held = dict.fromkeys(Side, 0.0)
+        for request, side in self._running:
+            if request.state is not RequestState.FINISHED:
+                held[side] += average_tokens(request)
+        return held
+
+    def _lacking(self, held: dict[Side, float], left: float, right: float) -> Side:
+        """The side whose share of what is held is furthest below its part."""
+        part = partition_memory(
+            1.0, left_density=left, right_density=right, target_density=self._target
+        )
+        total = held[Side.LEFT] + held[Side.RIGHT]
+        if total == 0:
+            return Side.LEFT if part.left >= part.right else Side.RIGHT
+        return Side.LEFT if held[Side.LEFT] < part.left * total else Side.RIGHT
+
+    def _leave(self, request_id: RequestId) -> tuple[Request, Side]:
+        side = self._side.pop(request_id, None)
+        if side is None:
+            raise UnknownRequestError(f"request {request_id} does not wait in the pool")
+        request, _ = self._waiting[side].pop(request_id)
+        return request, side
+
+
+def average_tokens(request: Request) -> float:
+    """KV tokens that a request holds on average while it runs."""
+    output = request.expected_output_tokens
+    expected = request.max_output_tokens if output is None else output
+    return request.prompt_tokens + expected / 2
+
+
+def _rest(
+    head: tuple[Request, float] | None, queue: Iterator[tuple[Request, float]], upto: int
+) -> list[Request]:
+    if head is None:
+        return []
+    return [head[0], *(request for (request, _), _ in zip(queue, range(upto - 1), strict=False))]

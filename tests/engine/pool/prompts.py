@@ -1,0 +1,50 @@
+"""Batches for the tests of BlendServe's seats: each letter of a prompt is one block."""
+
+from collections.abc import Sequence
+
+from weir_engine.pool.density import DensityModel
+from weir_engine.pool.density_tree import Prompts
+
+BLOCK_TOKENS = 10
+
+LLAMA_8B_A100 = DensityModel(
+    parameters=8.03e9,
+    hidden=4096,
+    kv_features=1024,
+    layers=32,
+    flops_s=312e12,
+    bandwidth_bytes_s=2039e9,
+)
+
+
+def make_prompts(texts: Sequence[str], *, tail_tokens: int = 3) -> Prompts:
+    """One prompt a text; ``tail_tokens`` more than its full blocks, 1 or more."""
+    return Prompts.of(
+        [
+            (
+                [hash(text[: at + 1]) for at in range(len(text))],
+                len(text) * BLOCK_TOKENS + tail_tokens,
+            )
+            for text in texts
+        ],
+        block_size_tokens=BLOCK_TOKENS,
+    )
+
+
+def distinct_tokens(texts: Sequence[str], *, tail_tokens: int = 3) -> int:
+    """Tokens that an unbounded cache computes: the oracle of optimal sharing."""
+    prefixes = {text[: at + 1] for text in texts for at in range(len(text))}
+    return len(prefixes) * BLOCK_TOKENS + tail_tokens * len(texts)
+
+
+def computed_tokens(texts: Sequence[str], order: Sequence[int], *, tail_tokens: int = 3) -> int:
+    """Tokens computed when only the prompt before is cached: one path, as a DFS needs."""
+    total, before = 0, ""
+    for at in order:
+        text = texts[at]
+        shared = 0
+        while shared < min(len(text), len(before)) and text[shared] == before[shared]:
+            shared += 1
+        total += (len(text) - shared) * BLOCK_TOKENS + tail_tokens
+        before = text
+    return total
