@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -21,6 +22,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings
 
+from benchmarks.papers.page import page
+from benchmarks.papers.paper import PAPERS
 from benchmarks.summary import readme
 from weir_agent.metrics import AgentMetrics
 from weir_controlplane.main import default_app
@@ -76,7 +79,7 @@ def metrics_table(*registries: CollectorRegistry) -> str:
 def commands_table() -> str:
     """A table of the make targets."""
     lines = (ROOT / "Makefile").read_text().splitlines()
-    found = (re.match(r"([a-z]+):.*  ## (.*)", line) for line in lines)
+    found = (re.match(r"([a-z0-9]+):.*  ## (.*)", line) for line in lines)
     rows = ((f"`make {match[1]}`", match[2]) for match in found if match)
     return _table(("command", "what it does"), rows)
 
@@ -133,6 +136,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "settings-controlplane": lambda: settings_table("weir_controlplane.settings:Settings"),
     "settings-agent": lambda: settings_table("weir_agent.settings:AgentSettings"),
     "settings-client": lambda: settings_table("weir_cli.settings:ClientSettings"),
+    **{f"paper-{name}": partial(page, name) for name in PAPERS},
 }
 
 

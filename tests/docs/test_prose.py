@@ -61,8 +61,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_make_targets_that_are_named_exist(page: Path) -> None:
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = set(re.findall(r"`make ([a-z]+)", page.read_text()))
+    targets = set(re.findall(r"^([a-z0-9]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"`make ([a-z0-9]+)", page.read_text()))
     named |= {word for call in commands(page, "make") for word in call.split()[1:2]}
     assert named <= targets
 
@@ -90,8 +90,8 @@ def test_weir_variables_that_are_named_exist(page: Path) -> None:
 
 def test_every_make_target_is_described() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
-    described = set(re.findall(r"^([a-z]+):.*  ## ", makefile, re.MULTILINE))
+    targets = set(re.findall(r"^([a-z0-9]+):", makefile, re.MULTILINE))
+    described = set(re.findall(r"^([a-z0-9]+):.*  ## ", makefile, re.MULTILINE))
     assert targets == described
 
 
