@@ -5,6 +5,7 @@ Its form is on purpose not theirs: tile steps, a per-request attention floor, an
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -19,6 +20,23 @@ class Part:
     tokens: int
     computed_tokens: int
     joined: bool = False
+
+
+class StepCost(Protocol):
+    """What the simulator asks of a cost model. Implemented by ``CostModel`` and ``ProfileCost``."""
+
+    @property
+    def empty_step_s(self) -> float:
+        """What a step costs whatever is in it: the fixed cost and the smallest dense pass."""
+        ...
+
+    def work_s(self, parts: Sequence[Part]) -> float:
+        """Noiseless seconds without the fixed cost; of no parts: the smallest dense pass."""
+        ...
+
+    def seconds(self, parts: Sequence[Part], rng: np.random.Generator) -> float:
+        """Seconds of a step with its noise; draws the same number of values every time."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,7 +13,7 @@ from weir_engine.kv.manager import KvManager
 from weir_engine.kv.view import PrefixHit
 from weir_engine.request import Request
 from weir_engine.sched.plan import StepPlan
-from weir_engine.sim.cost import CostModel, Part
+from weir_engine.sim.cost import Part, StepCost
 from weir_engine.sim.hashes import BlockHasher
 from weir_engine.sim.workload import RequestSpec, Segment, output_key
 
@@ -40,7 +40,7 @@ class Executed:
 class SimEngine:
     """Blocks, batch and time of one replica."""
 
-    def __init__(self, *, kv: KvManager, cost: CostModel, rng: np.random.Generator) -> None:
+    def __init__(self, *, kv: KvManager, cost: StepCost, rng: np.random.Generator) -> None:
         self.kv = kv
         self._cost = cost
         self._rng = rng

@@ -18,7 +18,7 @@ from weir_engine.sched.budget import SloBudget, StepBudget
 from weir_engine.sched.order import Fcfs, OnlineOrder
 from weir_engine.sched.scheduler import Scheduler, Seats
 from weir_engine.sched.selection import OfflineOrder
-from weir_engine.sim.cost import CostModel, Part
+from weir_engine.sim.cost import Part, StepCost
 from weir_engine.sim.engine import SimEngine
 from weir_engine.sim.loop import Feeder, Planner, Simulation, Window
 from weir_engine.sim.records import SimResult
@@ -47,7 +47,7 @@ class Replica:
     ``cost`` times them. ``seed`` draws the noise of the steps. ``guard_blocks``: see ``KvManager``.
     """
 
-    cost: CostModel
+    cost: StepCost
     shape: EngineShape = SMALL_CPU
     slos: Sequence[Slo] = ()
     policy: Policy = ONLINE_ONLY
