@@ -34,13 +34,14 @@ class OperatorDefaults:
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """A permanent answer that something asked for cannot be: not retried until the spec changes.
+    """An answer that something asked for cannot be.
 
-    ``generation`` is the object's at the time of asking. ``code`` is the answer's own code;
-    ``message`` names the field and the remedy.
+    ``generation`` is the planned object's at the time of asking, ``status_code`` the HTTP status,
+    ``code`` the answer's own code; ``message`` names the field and the remedy.
     """
 
     generation: int
+    status_code: int
     code: str
     message: str
 
@@ -58,16 +59,12 @@ class SloReport:
 
 @dataclass(frozen=True, kw_only=True)
 class PodReport:
-    """What the control plane knows of one pod's agent.
-
-    ``policy_source``: ``controlplane`` while the policy's lease holds; None: no agent has synced.
-    """
+    """What the control plane knows of one registered pod; None where its agent has not said."""
 
     uid: str
     name: str
     state: str | None = None
-    last_sync_at: datetime | None = None
-    policy_fresh: bool | None = None
+    policy_expires_at: datetime | None = None
     total_kv_blocks: int | None = None
     offline_kv_threshold_blocks: int | None = None
     step_budget_s: float | None = None
@@ -77,38 +74,58 @@ class PodReport:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceReport:
-    """The control plane's answer about one LLMService. ``slo`` is over all its pods."""
+    """The control plane's answer about one LLMService: what is registered, and how it does."""
 
+    model: str | None
+    service_account: str
     pods: tuple[PodReport, ...] = ()
-    slo: tuple[SloReport, ...] = ()
-    offline_tokens_per_s: float | None = None
+    slo_attainment: float | None = None
+    policy_fresh: bool | None = None
+    offline_tokens_per_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeliveryReport:
+    """What became of the copy of the results to ``output.uri``.
+
+    ``state``: none, pending, done or failed.
+    """
+
+    state: str = "none"
+    output_uri: str | None = None
+    error_uri: str | None = None
+    message: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchReport:
-    """The control plane's answer about one BatchJob; ``status`` is the batch's own.
+    """The control plane's answer about one BatchJob; docs/protocol.md explains each field.
 
-    ``batch_id`` None: accepted, but suspended from birth, so nothing exists that could run.
+    ``batch_id`` None: no batch exists, by ``suspended`` or while its input is read.
     """
 
     uid: str
     batch_id: str | None
-    status: str | None
+    status: str
     suspended: bool = False
+    input_matches: bool = True
     total_lines: int = 0
     completed_lines: int = 0
     failed_lines: int = 0
-    input_tokens: int | None = None
-    output_tokens: int | None = None
+    created_at: datetime | None = None
+    started_at: datetime | None = None
+    expires_at: datetime | None = None
+    ended_at: datetime | None = None
+    deadline_at: datetime | None = None
     eta_at: datetime | None = None
     predicted_miss: bool = False
-    reason: str | None = None
+    waiting_reason: str | None = None
     errors: tuple[str, ...] = ()
-    output_uri: str | None = None
-    error_uri: str | None = None
-    started_at: datetime | None = None
-    finished_at: datetime | None = None
-    expires_at: datetime | None = None
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    output_link: str | None = None
+    error_link: str | None = None
+    delivery: DeliveryReport = DeliveryReport()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +137,9 @@ class ObservedLLMService:
         children: live objects that carry the label ``weir.dev/llmservice`` with its name, by
             (kind, name).
         pods: live pods with the same label.
-        report: what the control plane says; None when it knows nothing of the service or
-            ``control_plane_reached`` is False.
+        control_plane_reached: whether the control plane answered the last time it was asked.
+        report: what the control plane says; None when it knows nothing of the service, or was not
+            reached.
         refusals: children that the API server refused for good, by (kind, name), and the control
             plane's refusal of `RegisterPods` under ("RegisterPods", name).
         optional_kinds: kinds out of ``PodMonitor`` and ``ScaledObject`` that the cluster has.
@@ -147,9 +165,12 @@ class ObservedBatchJob:
         job: the BatchJob as the API server shows it.
         service: the LLMService that ``serviceRef`` names; None when there is none.
         config_map: the ConfigMap that the input names; None when there is none, or none named.
-        report: what the control plane says; None with ``control_plane_reached`` True means that it
-            answered 404.
-        refusal: the control plane's permanent refusal of the last `PutBatchJob`.
+        control_plane_reached: whether the control plane answered the last time it was asked.
+        report: what the control plane says. None with ``control_plane_reached`` True is its
+            answer that it knows no such uid: asked after ``status.batchID`` was written, never a
+            list that may be older.
+        refusal: the control plane's refusal of the last `PutBatchJob`; None once one was accepted.
+        finalizer_deadline_s: how long a deletion waits for the control plane.
         now: an aware datetime.
     """
 
@@ -159,4 +180,5 @@ class ObservedBatchJob:
     control_plane_reached: bool
     report: BatchReport | None
     refusal: Refusal | None = None
+    finalizer_deadline_s: float = 120.0
     now: datetime

@@ -6,7 +6,7 @@ Manifests are JSON objects as the API server shows them; nothing here may be cha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
@@ -60,13 +60,15 @@ class UriInput:
 class PutBatchJob:
     """``PUT /internal/v1/batchjobs/{uid}``: the batch of a BatchJob; the first input wins.
 
-    ``deadline`` is absolute. Safe to repeat; repeated with another ``suspended`` or ``priority``
-    it changes those.
+    Safe to repeat; repeated with another ``suspended``, ``priority`` or ``deadline`` it changes
+    those. With ``batch_id`` an unknown uid is 404, never a new batch. ``service`` is the name of an
+    LLMService in ``namespace``.
     """
 
     uid: str
     namespace: str
     name: str
+    service: str
     model: str
     endpoint: str
     completion_window: str
@@ -76,11 +78,19 @@ class PutBatchJob:
     input: InlineInput | UriInput
     output_uri: str | None
     metadata: Mapping[str, str]
+    batch_id: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class CancelBatch:
     """``POST /internal/v1/batchjobs/{uid}/cancel``; an unknown uid counts as done."""
+
+    uid: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForgetBatch:
+    """``DELETE /internal/v1/batchjobs/{uid}`` of one that has ended; its results stay."""
 
     uid: str
 
@@ -94,19 +104,10 @@ class PodIdentity:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SloTarget:
-    """One latency objective. ``metric`` ttft, tpot or tbt; ``statistic`` mean or p50 to p99."""
-
-    metric: str
-    statistic: str
-    threshold_s: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class RegisterPods:
     """``PUT /internal/v1/services/{namespace}/{name}``: the pods that may sync for a service.
 
-    Complete: a pod that is absent loses its leases at once. No pods at all releases the service.
+    Complete, terminating pods included: a pod that is absent loses its leases at once.
     """
 
     namespace: str
@@ -114,12 +115,17 @@ class RegisterPods:
     model: str
     service_account: str
     pods: tuple[PodIdentity, ...]
-    slo: tuple[SloTarget, ...] = ()
-    forecast: Mapping[str, Any] = field(default_factory=dict)
-    max_offline_kv_fraction: float | None = None
 
 
-ControlPlaneRequest = PutBatchJob | CancelBatch | RegisterPods
+@dataclass(frozen=True, kw_only=True)
+class ReleaseService:
+    """``DELETE /internal/v1/services/{namespace}/{name}``: gone with all its pods."""
+
+    namespace: str
+    name: str
+
+
+ControlPlaneRequest = PutBatchJob | CancelBatch | ForgetBatch | RegisterPods | ReleaseService
 
 
 @dataclass(frozen=True, kw_only=True)
