@@ -1,7 +1,7 @@
 """Where the cluster's programs come from: a folder that is given, the machine, or Go modules.
 
 It finds and builds programs; it starts none. What is built lands in `.cache/kubernetes/bin` and is
-built again only when the module's `go.mod` or `go.sum` changed. `make binaries` calls this file.
+built again only when its tools module changed. `make binaries` calls this file.
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ PROGRAMS = {
         _kubernetes("kubelet", "node"),
         _kubernetes("kube-proxy", "node"),
         *map(_containerd, ("containerd", "containerd-shim-runc-v2", "ctr")),
+        Program(name="pause", module="pause", package="weir.dev/e2e/tools/pause", group="node"),
         *map(_cni, ("main/bridge", "main/loopback", "ipam/host-local", "meta/portmap")),
     )
 }
@@ -160,8 +161,8 @@ class Binaries:
     def _stamp(self, program: Program) -> Path:
         """A file that exists when the program was built from the module as it is now."""
         digest = hashlib.sha256()
-        for name in ("go.mod", "go.sum"):
-            digest.update((self._modules / program.module / name).read_bytes())
+        for path in sorted((self._modules / program.module).iterdir()):
+            digest.update(path.read_bytes())
         return self.folder.parent / "stamps" / f"{program.name}-{digest.hexdigest()[:16]}"
 
     def _build(self, program: Program) -> Path:
