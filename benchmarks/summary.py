@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.claims import RESULTS, Claim, read_results
+from benchmarks.papers.paper import PAPERS
 
 WORKLOADS = {
     "trace": "Conversations in the style of a public trace, batch over 40 shared documents",
@@ -25,7 +26,7 @@ def readme(folder: Path = RESULTS) -> str:
     claims = [
         claim
         for other in sorted(folder.glob("*.json"))
-        if other != path
+        if other != path and other.stem not in PAPERS  # those have pages of their own
         for claim in read_results(other)
     ]
     if claims:

@@ -1,22 +1,138 @@
 """Schedulers as data: which collaborator fills which seat.
 
-A preset chooses; it holds no logic of its own.
+A preset chooses; it holds no logic of its own. Each is described in docs/presets.md.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
 
 from weir_engine.config import ONLINE_ONLY, EngineShape, Policy, Slo
 from weir_engine.errors import ConfigError
+from weir_engine.kv.eviction import ClassedEviction, EvictionPolicy, LruEviction
 from weir_engine.kv.view import KvView
 from weir_engine.latency.models import LatencyModel, create
 from weir_engine.pool.offline_pool import OfflinePool
+from weir_engine.pool.simple_orders import FcfsOrder
+from weir_engine.sched.benefit import BenefitSelection
 from weir_engine.sched.budget import SloBudget, StaticBudget, StepBudget
-from weir_engine.sched.order import Fcfs
+from weir_engine.sched.cumulative_budget import CumulativeBudget
+from weir_engine.sched.listener import StepListener
+from weir_engine.sched.order import Fcfs, OnlineOrder
 from weir_engine.sched.scheduler import Scheduler, Seats
 from weir_engine.sched.selection import OfflineOrder
 
-PRESETS = ("weir", "hygen")
-"""Names that ``build_scheduler`` knows; each is described in docs/presets.md."""
+
+_CLASSED = ClassedEviction()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """What a preset may build its collaborators from."""
+
+    shape: EngineShape
+    slos: Sequence[Slo]
+    kv: KvView
+    model: LatencyModel
+    static_budget_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preset:
+    """Who fills each seat. ``source`` names the paper.
+
+    ``model`` is a name that ``latency.models`` knows. ``eviction`` is for whoever makes the KV
+    manager: the scheduler only reads it.
+    """
+
+    source: str
+    budget: Callable[[Parts], StepBudget]
+    pool: Callable[[Parts], OfflineOrder]
+    model: str = "attention"
+    order: Callable[[], OnlineOrder] = Fcfs
+    eviction: EvictionPolicy = _CLASSED
+
+
+def _slo_budget(parts: Parts) -> StepBudget:
+    return SloBudget(parts.slos, parts.model)
+
+
+def _static_budget(parts: Parts) -> StepBudget:
+    if parts.static_budget_s is None:
+        raise ConfigError("preset 'hygen' needs static_budget_s, found by profiling")
+    return StaticBudget(parts.static_budget_s)
+
+
+def _no_budget(parts: Parts) -> StepBudget:  # noqa: ARG001 - bounded by the engine's tokens alone
+    return StaticBudget(inf)
+
+
+def _cumulative_budget(parts: Parts) -> StepBudget:
+    return CumulativeBudget(parts.slos)
+
+
+def _by_prefix(parts: Parts) -> OfflineOrder:  # noqa: ARG001
+    return OfflinePool()
+
+
+def _by_arrival(parts: Parts) -> OfflineOrder:  # noqa: ARG001
+    return FcfsOrder()
+
+
+def _by_benefit(parts: Parts) -> OfflineOrder:
+    return BenefitSelection(
+        kv=parts.kv,
+        model=parts.model,
+        block_size_tokens=parts.shape.block_size_tokens,
+        step_tokens=parts.shape.max_batched_tokens,
+    )
+
+
+SEATS: dict[str, Preset] = {
+    "weir": Preset(
+        source="design §3",
+        budget=_slo_budget,
+        pool=_by_prefix,
+        eviction=ClassedEviction(guard_online=True),
+    ),
+    "hygen": Preset(
+        source="HyGen §4",
+        model="hygen",
+        budget=_static_budget,
+        pool=_by_prefix,
+        eviction=LruEviction(),
+    ),
+    "sarathi": Preset(
+        source="HyGen §5.1, Sarathi++: two phases, no budget",
+        model="hygen",
+        budget=_no_budget,
+        pool=_by_arrival,
+        eviction=LruEviction(),
+    ),
+    "echo": Preset(
+        source="Echo §4, §5",
+        model="echo",
+        budget=_cumulative_budget,
+        pool=_by_benefit,
+    ),
+    "echo-selection": Preset(
+        source="Echo §7.1, BS+E+S",
+        model="echo",
+        budget=_cumulative_budget,
+        pool=_by_benefit,
+        eviction=LruEviction(),
+    ),
+    "echo-estimator": Preset(
+        source="Echo §7.1, BS+E",
+        model="echo",
+        budget=_cumulative_budget,
+        pool=_by_arrival,
+        eviction=LruEviction(),
+    ),
+}
+
+PRESETS = tuple(SEATS)
+"""Names that ``build_scheduler`` knows."""
 
 
 def build_scheduler(  # noqa: PLR0913 - the composition root
@@ -27,38 +143,40 @@ def build_scheduler(  # noqa: PLR0913 - the composition root
     kv: KvView,
     model: LatencyModel | None = None,
     pool: OfflineOrder | None = None,
+    order: OnlineOrder | None = None,
     policy: Policy = ONLINE_ONLY,
     static_budget_s: float | None = None,
 ) -> Scheduler:
     """A scheduler with the preset's collaborators.
 
-    ``weir``: accounts per objective, attention-aware latency model. ``hygen``: one static step
-    budget (``static_budget_s``), HyGen's six features. ``pool`` orders offline requests (default:
-    by shared prefix).
+    ``model``, ``pool`` and ``order`` (of online requests) replace the preset's own;
+    ``static_budget_s`` is the step budget of ``hygen``, found by profiling.
 
     Raises:
-        ConfigError: an unknown preset, or ``hygen`` without a budget.
+        ConfigError: an unknown preset, or one that lacks what it needs.
     """
-    if preset not in PRESETS:
+    if preset not in SEATS:
         raise ConfigError(f"preset is {preset!r}: give one of {', '.join(PRESETS)}")
-    budget: StepBudget
-    if preset == "hygen":
-        if static_budget_s is None:
-            raise ConfigError("preset 'hygen' needs static_budget_s, found by profiling")
-        model = model or create("hygen")
-        budget = StaticBudget(static_budget_s)
-    else:
-        model = model or create("attention")
-        budget = SloBudget(slos, model)
+    seats = SEATS[preset]
+    parts = Parts(
+        shape=shape,
+        slos=slos,
+        kv=kv,
+        model=model or create(seats.model),
+        static_budget_s=static_budget_s,
+    )
+    pool = pool if pool is not None else seats.pool(parts)
+    order = order if order is not None else seats.order()
     return Scheduler(
         shape=shape,
         slos=slos,
         kv=kv,
         seats=Seats(
-            model=model,
-            budget=budget,
-            order=Fcfs(),
-            pool=pool if pool is not None else OfflinePool(),
+            model=parts.model,
+            budget=seats.budget(parts),
+            order=order,
+            pool=pool,
+            listeners=tuple(seat for seat in (order, pool) if isinstance(seat, StepListener)),
         ),
         policy=policy,
     )

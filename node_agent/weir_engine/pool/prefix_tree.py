@@ -143,17 +143,17 @@ class PrefixTree:
 
     def __iter__(self) -> Iterator[Request]:
         """All requests in order; the tree must not change meanwhile."""
-        root = self._root
-        node: _Node | None = root
-        while node is not None:
-            request = node.request
-            if request is None:
-                node = node.first
-                continue
-            yield request
-            while node.next is None and node is not root:
-                node = node.parent
-            node = node.next
+        return _walk(self._root)
+
+    def families(self) -> Iterator[Iterator[Request]]:
+        """The requests of each prefix family, those that share a first block, in order.
+
+        The tree must not change meanwhile.
+        """
+        child = self._root.first
+        while child is not None:
+            yield _walk(child)
+            child = child.next
 
     def head(self, limit: int) -> list[Request]:
         """The first ``limit`` requests in order."""
@@ -244,6 +244,20 @@ class PrefixTree:
             return
         only.start = node.start
         node.parent.replace(node, only)
+
+
+def _walk(top: _Node) -> Iterator[Request]:
+    """The requests at and below a node, depth first."""
+    node: _Node | None = top
+    while node is not None:
+        request = node.request
+        if request is None:
+            node = node.first
+            continue
+        yield request
+        while node is not top and node.next is None:
+            node = node.parent
+        node = None if node is top else node.next
 
 
 def _branch(child: _Node, hashes: Sequence[BlockHash], length: int) -> int:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from weir_engine.errors import ConfigError
 from weir_engine.latency.features import EMPTY_SHAPE, StepShape
-from weir_engine.latency.models import AttentionModel, HygenModel, LinearModel, create
+from weir_engine.latency.models import AttentionModel, FittedModel, HygenModel, create
 from weir_engine.latency.profile import profile_shapes
 
 TRUTH = {
@@ -61,11 +61,11 @@ def truth_of(name: str) -> Callable[[StepShape], float]:
     return seconds
 
 
-def worst_error(model: LinearModel, seconds: Callable[[StepShape], float], seed: int = 99) -> float:
+def worst_error(model: FittedModel, seconds: Callable[[StepShape], float], seed: int = 99) -> float:
     return max(abs(model.predict(s) / seconds(s) - 1) for s in random_shapes(200, seed))
 
 
-def taught(name: str, count: int = 1000, noise: float = 0.0, seed: int = 1) -> LinearModel:
+def taught(name: str, count: int = 1000, noise: float = 0.0, seed: int = 1) -> FittedModel:
     model, seconds, rng = create(name), truth_of(name), np.random.default_rng(seed)
     for shape in random_shapes(count, seed):
         model.update(shape, seconds(shape) * float(rng.lognormal(0.0, noise)))
@@ -128,7 +128,7 @@ def test_a_machine_that_turns_slower_is_followed(name: str) -> None:
 
 
 @cache
-def hurried(name: str, noise: float) -> LinearModel:
+def hurried(name: str, noise: float) -> FittedModel:
     return taught(name, 80, noise)
 
 

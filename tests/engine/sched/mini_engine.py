@@ -6,9 +6,10 @@ from weir_engine.config import EngineShape, Policy, Slo
 from weir_engine.ids import RequestClass, RequestId
 from weir_engine.kv.manager import KvManager
 from weir_engine.kv.view import PrefixHit
-from weir_engine.latency.models import LinearModel, create
-from weir_engine.presets import build_scheduler
+from weir_engine.latency.models import FittedModel, create
+from weir_engine.presets import SEATS, build_scheduler
 from weir_engine.request import Request
+from weir_engine.sched.order import OnlineOrder
 from weir_engine.sched.plan import StepOutcome, StepPlan
 from weir_engine.sched.selection import OfflineOrder
 
@@ -18,7 +19,7 @@ OPEN_POLICY = Policy(offline_kv_blocks=10_000, offline_seq_slots=10_000)
 STEP_S, TOKEN_S = 0.010, 0.001
 
 
-def exact_model() -> LinearModel:
+def exact_model() -> FittedModel:
     return create(
         "attention",
         {
@@ -75,14 +76,21 @@ class MiniEngine:
     max_batched_tokens: int = 64
     policy: Policy = OPEN_POLICY
     pool: OfflineOrder | None = None
+    order: OnlineOrder | None = None
+    preset: str = "weir"
+    static_budget_s: float | None = None
     now_s: float = 0.0
     ended: dict[str, int] = field(default_factory=dict)
     plans: list[StepPlan] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.kv = KvManager(total_blocks=self.blocks, block_size_tokens=BLOCK)
+        self.kv = KvManager(
+            total_blocks=self.blocks,
+            block_size_tokens=BLOCK,
+            eviction=SEATS[self.preset].eviction,
+        )
         self.scheduler = build_scheduler(
-            "weir",
+            self.preset,
             shape=EngineShape(
                 block_size_tokens=BLOCK,
                 total_blocks=self.blocks,
@@ -94,6 +102,8 @@ class MiniEngine:
             kv=self.kv,
             model=exact_model(),
             pool=self.pool,
+            order=self.order,
+            static_budget_s=self.static_budget_s,
             policy=self.policy,
         )
         self.live: dict[str, Request] = {}

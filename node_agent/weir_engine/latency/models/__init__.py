@@ -8,20 +8,31 @@ from collections.abc import Mapping
 from weir_engine.errors import ConfigError
 from weir_engine.latency.models.attention import AttentionModel
 from weir_engine.latency.models.base import LatencyModel
+from weir_engine.latency.models.echo import EchoModel
+from weir_engine.latency.models.fitted import FittedModel
 from weir_engine.latency.models.hygen import HygenModel
 from weir_engine.latency.models.linear import LinearModel
 
-__all__ = ["AttentionModel", "HygenModel", "LatencyModel", "LinearModel", "create"]
+__all__ = [
+    "AttentionModel",
+    "EchoModel",
+    "FittedModel",
+    "HygenModel",
+    "LatencyModel",
+    "LinearModel",
+    "create",
+]
 
-_BY_NAME: dict[str, type[LinearModel]] = {
+_BY_NAME: dict[str, type[FittedModel]] = {
     AttentionModel.name: AttentionModel,
+    EchoModel.name: EchoModel,
     HygenModel.name: HygenModel,
 }
 
 
 def create(
     name: str = AttentionModel.name, state: Mapping[str, object] | None = None
-) -> LinearModel:
+) -> FittedModel:
     """A latency model by name, warmed by a saved ``state`` where one of the same model is given.
 
     Raises:

@@ -1,0 +1,71 @@
+"""Each paper's headlines in the simulator, against its own baselines: one command a paper.
+
+Run: python -m benchmarks.papers hygen|echo|...|all --data FOLDER [--jobs N] [--seeds N] [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+
+from benchmarks.claims import render
+from benchmarks.papers.paper import PAPERS, Options, PaperResult, Table, write
+
+
+def available() -> tuple[str, ...]:
+    """The papers whose benchmark is there."""
+    return tuple(
+        name for name in PAPERS if importlib.util.find_spec(f"benchmarks.papers.{name}") is not None
+    )
+
+
+def run(name: str, options: Options) -> PaperResult:
+    """Run one paper's benchmark."""
+    module = importlib.import_module(f"benchmarks.papers.{name}")
+    result: PaperResult = module.run(options)
+    return result
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse arguments, run, print; writes results unless the run is quick."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("paper", choices=(*available(), "all"))
+    parser.add_argument("--data", type=Path, required=True, help="folder of traces and profiles")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--seeds", type=int, default=3, help="seeds 1 to this number")
+    parser.add_argument("--quick", action="store_true", help="shorter; writes no result file")
+    parser.add_argument("--only", action="append", default=[], help="a part of a paper")
+    given = parser.parse_args(arguments)
+    options = Options(
+        data=given.data,
+        jobs=given.jobs,
+        seeds=tuple(range(1, given.seeds + 1)),
+        quick=given.quick,
+        only=tuple(given.only),
+    )
+    for name in available() if given.paper == "all" else (given.paper,):
+        result = run(name, options)
+        for note in result.notes:
+            print(f"\n{note}")
+        for table in result.tables:
+            _print(table)
+        print()
+        print(render(result.claims))
+        if not options.quick and not options.only:
+            print(f"written: {write(name, result, options)}")
+    return 0
+
+
+def _print(table: Table) -> None:
+    lines = [table.header, *table.rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(table.header))]
+    print(f"\n{table.title}")
+    for line in lines:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""What every paper's benchmark gets and gives: options in, claims, notes and tables out.
+
+How a run is simulated belongs to the paper's own module; nothing here knows a scheduler.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any, TypeVar
+
+from benchmarks.claims import RESULTS, Claim, write_results
+
+PAPERS = ("hygen", "echo", "blendserve", "omniserve", "bros")
+"""Modules of this package that may have a ``run``; those without one are not there yet."""
+
+X = TypeVar("X")
+Y = TypeVar("Y")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """How to run: ``data`` is the folder of traces and profiles, ``jobs`` the processes.
+
+    ``quick`` shortens every run for a look; its results are not written. ``only`` limits a paper to
+    parts that it names.
+    """
+
+    data: Path
+    jobs: int = 1
+    seeds: tuple[int, ...] = (1, 2, 3)
+    quick: bool = False
+    only: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Table:
+    """A table for the paper's page: a title, a header and rows of text."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PaperResult:
+    """What a paper's benchmark came to.
+
+    ``notes`` are sentences that stand first on the page, the headlines that were not reached and
+    the measured reason before all others.
+    """
+
+    claims: tuple[Claim, ...]
+    notes: tuple[str, ...] = ()
+    tables: tuple[Table, ...] = ()
+    more: dict[str, Any] = field(default_factory=dict)
+
+
+def write(name: str, result: PaperResult, options: Options, folder: Path = RESULTS) -> Path:
+    """Writes `results/NAME.json`, from which the paper's page is generated."""
+    command = f"python -m benchmarks.papers {name} --data DATA"
+    return write_results(
+        name,
+        result.claims,
+        command=command,
+        seeds=options.seeds,
+        folder=folder,
+        more={
+            "notes": list(result.notes),
+            "tables": [asdict(table) for table in result.tables],
+            **result.more,
+        },
+    )
+
+
+def spread(
+    claim_id: str, what: str, unit: str, values: Sequence[float], target: str | None = None
+) -> Claim:
+    """A claim from one value a seed: the mean, with the smallest and the largest."""
+    return Claim(
+        id=claim_id,
+        what=what,
+        unit=unit,
+        value=fmean(values) if values else None,
+        low=min(values, default=None),
+        high=max(values, default=None),
+        target=target,
+    )
+
+
+def parallel(options: Options, work: Callable[[X], Y], cells: Iterable[X]) -> list[Y]:
+    """``work`` on each cell, in the order given, in as many processes as the options allow."""
+    if options.jobs <= 1:
+        return [work(cell) for cell in cells]
+    with ProcessPoolExecutor(options.jobs) as pool:
+        return list(pool.map(work, cells))
+
+
+def read_rows(path: Path, columns: Sequence[str]) -> list[tuple[float, ...]]:
+    """The named columns of a CSV file, gzip-compressed or not, as numbers.
+
+    Raises:
+        FileNotFoundError: no such file; --data names the folder.
+        KeyError: a column is missing.
+    """
+    content = path.read_bytes()
+    text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8")
+    with io.StringIO(text, newline="") as lines:
+        return [tuple(float(row[name]) for name in columns) for row in csv.DictReader(lines)]

@@ -1,0 +1,164 @@
+"""What models share that learn from measured steps: keeping them, fitting anew, guarding, saving.
+
+A model adds its features, its ``predict`` and how it fits; none of these is in the path of a plan.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from math import isfinite
+from typing import ClassVar, Self
+
+import numpy as np
+
+from weir_engine.errors import ConfigError
+from weir_engine.latency.features import EMPTY_SHAPE, StepShape
+from weir_engine.latency.fit import Array
+from weir_engine.latency.quantile import ResidualQuantiles
+from weir_engine.latency.reservoir import ShapeReservoir
+
+_HALF_LIFE_STEPS = 4096.0
+
+
+class FittedModel(ABC):
+    """A step's seconds from named coefficients of 0 or more, fitted to measured steps.
+
+    ``coefficients`` (None: the class's ``defaults``) are seconds a unit of each. Every few steps
+    all are fitted again on a bounded, stratified sample of the measured steps: unlike recursive
+    least squares with forgetting this cannot wind up when the traffic is constant, and costs the
+    same at any age.
+    """
+
+    name: ClassVar[str]
+    features_by_name: ClassVar[tuple[str, ...]]
+    defaults: ClassVar[tuple[float, ...]]
+    columns: ClassVar[int]
+    """How many features a step has."""
+
+    def __init__(
+        self,
+        coefficients: Mapping[str, float] | None = None,
+        quantiles: ResidualQuantiles | None = None,
+    ) -> None:
+        prior = dict(zip(self.features_by_name, self.defaults, strict=True))
+        for key, value in (coefficients or {}).items():
+            if key not in prior or not (isfinite(value) and value >= 0):
+                raise ConfigError(
+                    f"latency.coefficients.{key} is {value}: give seconds of 0 or more for each of "
+                    f"{', '.join(self.features_by_name)}"
+                )
+            prior[key] = float(value)
+        self._prior = np.array([prior[key] for key in self.features_by_name])
+        self._quantiles = quantiles or ResidualQuantiles()
+        self._reservoir = ShapeReservoir(self.columns)
+        self._next_fit = 8
+        self._values: tuple[float, ...] = ()
+        self._load([prior[key] for key in self.features_by_name])
+
+    @abstractmethod
+    def features(self, shape: StepShape) -> tuple[float, ...]:
+        """What a fit sees of a step that is not empty."""
+
+    @abstractmethod
+    def predict(self, shape: StepShape) -> float:
+        """Median seconds of the step; 0 for an empty one."""
+
+    @abstractmethod
+    def decode_cost(self, context_tokens: int, shape: StepShape = EMPTY_SHAPE) -> float:
+        """Median seconds that one more decode adds to ``shape``, ``fixed_s`` left out."""
+
+    @abstractmethod
+    def max_prefill_tokens(
+        self, shape: StepShape, computed_tokens: int, limit_s: float, q: float, upper: int
+    ) -> int:
+        """The most new tokens, 0 to ``upper``, that keep the step within ``limit_s`` at ``q``."""
+
+    @abstractmethod
+    def _fit(self, rows: Array, seconds: Array, weights: Array) -> Array:
+        """The coefficients that fit the kept steps best."""
+
+    @abstractmethod
+    def _load(self, values: list[float]) -> None:
+        """Take coefficients, in the order of ``features_by_name``."""
+
+    @property
+    @abstractmethod
+    def fixed_s(self) -> float:
+        """Seconds that a step costs before its first token (c0)."""
+
+    @property
+    def observed_steps(self) -> int:
+        """Measured steps learnt from."""
+        return self._reservoir.added
+
+    @property
+    def coefficients(self) -> dict[str, float]:
+        """Seconds a unit of each feature."""
+        return dict(zip(self.features_by_name, self._values, strict=True))
+
+    def predict_high(self, shape: StepShape, q: float) -> float:
+        """Seconds that a fraction ``q`` of such steps stay within, by the measured residuals."""
+        return self._quantiles.high(self.predict(shape), q)
+
+    def high(self, predicted_s: float, q: float) -> float:
+        """``predict_high`` for a median that the caller already has."""
+        return self._quantiles.high(predicted_s, q)
+
+    def within(self, limit_s: float, q: float) -> float:
+        """The largest median that stays within ``limit_s`` at ``q``."""
+        return self._quantiles.within(limit_s, q)
+
+    def marginal(self, shape: StepShape, extra: StepShape) -> float:
+        """Median seconds that ``extra`` adds; a request's cost is f(B + r) - f(B)."""
+        return self.predict(shape.plus(extra)) - self.predict(shape)
+
+    def update(self, shape: StepShape, seconds: float) -> None:
+        """Learn from a measured step; durations that are not positive and finite are not used."""
+        if shape.is_empty or not (isfinite(seconds) and seconds > 0):
+            return
+        self._quantiles.add(self.predict(shape), seconds)
+        self._reservoir.add(shape, self.features(shape), seconds)
+        if self._reservoir.added >= self._next_fit:
+            self._next_fit = self._reservoir.added + (16 if self._reservoir.added < 256 else 64)
+            self.refit()
+
+    def refit(self) -> None:
+        """Fit the coefficients to the kept steps now; about a millisecond."""
+        rows, seconds, weights = self._reservoir.rows(_HALF_LIFE_STEPS)
+        if len(seconds):
+            fitted = self._fit(rows, seconds, weights)
+            if np.isfinite(fitted).all():
+                self._load([float(value) for value in fitted])
+
+    def state(self) -> dict[str, object]:
+        """Plain data that ``from_state`` makes an equal model from, its kept steps left out."""
+        return {
+            "model": self.name,
+            "coefficients": self.coefficients,
+            "residuals": self._quantiles.state(),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, object]) -> Self:
+        """The model that ``state`` was taken from; it warms up, new steps soon outweigh it.
+
+        Raises:
+            ConfigError: another model's state, or one that is not as ``state`` gives it.
+        """
+        if state.get("model") != cls.name:
+            raise ConfigError(
+                f"latency profile is of model {state.get('model')!r}, not {cls.name!r}: profile "
+                "the engine again or choose that model"
+            )
+        coefficients, residuals = state.get("coefficients"), state.get("residuals", {})
+        if not isinstance(coefficients, Mapping) or not isinstance(residuals, Mapping):
+            raise ConfigError(
+                "latency profile needs 'coefficients' and 'residuals' as mappings: profile again"
+            )
+        try:
+            numbers = {str(key): float(value) for key, value in coefficients.items()}
+            ratios = {str(key): [float(r) for r in value] for key, value in residuals.items()}
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"latency profile holds no numbers ({error}): profile again"
+            ) from error
+        return cls(numbers, ResidualQuantiles.from_state(ratios))
