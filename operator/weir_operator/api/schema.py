@@ -100,7 +100,10 @@ def _property(
     if optional:
         made.pop("default", None)
     elif not required and made.get("type") == "object" and "properties" in made:
-        made["default"] = {}  # without it the defaults inside are never set
+        # Without a default here the ones inside are never set; rules see it before they are.
+        made["default"] = {
+            name: item["default"] for name, item in made["properties"].items() if "default" in item
+        }
     return made
 
 
