@@ -1,0 +1,94 @@
+{{/* Parts of objects that depend on values; names and labels are in _helpers.tpl. */}}
+
+{{/* A setting as the environment carries it: lists with commas, objects as JSON, integers whole. */}}
+{{- define "weir.settingValue" -}}
+{{- if kindIs "slice" . -}}
+{{ join "," . }}
+{{- else if kindIs "map" . -}}
+{{ toJson . }}
+{{- else if and (kindIs "float64" .) (eq (floor .) .) -}}
+{{ printf "%.0f" . }}
+{{- else -}}
+{{ . }}
+{{- end -}}
+{{- end }}
+
+{{- define "weir.operatorEnv" -}}
+- {name: WEIR_OPERATOR_HOST, value: 0.0.0.0}
+- {name: WEIR_OPERATOR_PORT, value: "8081"}
+- {name: WEIR_OPERATOR_LOG_LEVEL, value: {{ .Values.operator.logLevel }}}
+- name: WEIR_OPERATOR_POD_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+- {name: WEIR_OPERATOR_LEASE_NAME, value: {{ include "weir.fullname" . }}-operator}
+- {name: WEIR_OPERATOR_CONTROL_PLANE_URL, value: {{ include "weir.controlplaneURL" . | quote }}}
+- {name: WEIR_OPERATOR_CONTROL_PLANE_TOKEN_FILE, value: /var/run/secrets/weir/token}
+- {name: WEIR_OPERATOR_VLLM_IMAGE, value: {{ include "weir.image" (dict "root" . "image" .Values.images.vllmAgent) | quote }}}
+- {name: WEIR_OPERATOR_TORCH_IMAGE, value: {{ include "weir.image" (dict "root" . "image" .Values.images.torchAgent) | quote }}}
+- {name: WEIR_OPERATOR_IMAGE_PULL_POLICY, value: {{ .Values.images.pullPolicy }}}
+{{- range $key, $value := .Values.operator.settings }}
+- {name: WEIR_OPERATOR_{{ $key | upper }}, value: {{ include "weir.settingValue" $value | quote }}}
+{{- end }}
+{{- end }}
+
+{{- define "weir.controlplaneEnv" -}}
+{{- end }}
+
+{{- define "weir.egressDNS" -}}
+- ports:
+  {{- range .Values.networkPolicy.dns.ports }}
+    - {port: {{ . }}, protocol: UDP}
+    - {port: {{ . }}, protocol: TCP}
+  {{- end }}
+{{- end }}
+
+{{/* The API server is no pod that could be selected: by address where known, else by port alone. */}}
+{{- define "weir.egressAPIServer" -}}
+- ports:
+  {{- range .Values.networkPolicy.apiServer.ports }}
+    - {port: {{ . }}}
+  {{- end }}
+  {{- with .Values.networkPolicy.apiServer.cidrs }}
+  to:
+  {{- range . }}
+    - ipBlock: {cidr: {{ . }}}
+  {{- end }}
+  {{- end }}
+{{- end }}
+
+{{/* The spec of a Job that runs `python -m weir_operator.crds`; call with
+     (dict "root" $ "account" NAME "component" NAME "deadline" SECONDS "args" LIST). */}}
+{{- define "weir.hookJob" -}}
+backoffLimit: 3
+activeDeadlineSeconds: {{ .deadline }}
+template:
+  metadata:
+    labels: {{ include "weir.labels" . | nindent 6 }}
+  spec:
+    serviceAccountName: {{ .account }}
+    automountServiceAccountToken: true
+    enableServiceLinks: false
+    restartPolicy: Never
+    securityContext: {{ include "weir.podSecurity" (dict "user" 10001) | nindent 6 }}
+    {{- with .root.Values.images.pullSecrets }}
+    imagePullSecrets: {{ toYaml . | nindent 6 }}
+    {{- end }}
+    {{- with .root.Values.operator.nodeSelector }}
+    nodeSelector: {{ toYaml . | nindent 6 }}
+    {{- end }}
+    {{- with .root.Values.operator.tolerations }}
+    tolerations: {{ toYaml . | nindent 6 }}
+    {{- end }}
+    containers:
+      - name: {{ .component }}
+        image: {{ include "weir.image" (dict "root" .root "image" .root.Values.images.operator) }}
+        imagePullPolicy: {{ .root.Values.images.pullPolicy }}
+        securityContext: {{ include "weir.containerSecurity" .root | nindent 10 }}
+        command: [python, -m, weir_operator.crds]
+        args: {{ toJson .args }}
+        resources: {requests: {cpu: 20m, memory: 96Mi}, limits: {memory: 256Mi}}
+        volumeMounts:
+          - {name: tmp, mountPath: /tmp}
+    volumes:
+      - name: tmp
+        emptyDir: {sizeLimit: 16Mi}
+{{- end }}
