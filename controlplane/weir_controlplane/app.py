@@ -15,12 +15,14 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 
 from weir_controlplane.errors import WeirError
+from weir_controlplane.eta.outlook import Outlook
 from weir_controlplane.files.storage import Storage
 from weir_controlplane.health import router as health_router
 from weir_controlplane.http import install_errors
 from weir_controlplane.ids import new_nonce
 from weir_controlplane.keys.authenticator import Authenticator
 from weir_controlplane.limits import install_limits
+from weir_controlplane.links.signer import LinkSigner
 from weir_controlplane.services import BackgroundTask, Component, LocalNudge, Nudge, Services
 from weir_controlplane.settings import Settings
 from weir_controlplane.store.database import OUTAGES, Database
@@ -42,6 +44,8 @@ def make_services(settings: Settings, *, nudge: Nudge | None = None) -> Services
         metrics=CollectorRegistry(),
         upload_room=asyncio.Semaphore(settings.max_concurrent_uploads),
         replica=f"{socket.gethostname()}/{new_nonce()}",
+        links=LinkSigner(life_s=settings.link_life_s, base_url=settings.public_url or ""),
+        outlook=Outlook(),
     )
 
 

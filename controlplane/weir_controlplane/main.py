@@ -17,11 +17,14 @@ from typing_extensions import override
 from weir_controlplane.agents.component import agents_component
 from weir_controlplane.app import create_app, make_services
 from weir_controlplane.batches.component import batches_component
+from weir_controlplane.batchjobs.component import batchjobs_component
+from weir_controlplane.bindings.component import bindings_component
 from weir_controlplane.errors import WeirError
 from weir_controlplane.files.component import files_component
 from weir_controlplane.hints.component import hints_component, make_nudge
 from weir_controlplane.keys.bootstrap import AdminKeyFileError
 from weir_controlplane.keys.component import keys_component
+from weir_controlplane.links.component import links_component
 from weir_controlplane.services import Component
 from weir_controlplane.settings import Settings
 from weir_controlplane.store.database import OUTAGES
@@ -47,6 +50,9 @@ def default_components() -> tuple[Component, ...]:
         keys_component(),
         files_component(),
         batches_component(),
+        bindings_component(),
+        links_component(),
+        batchjobs_component(),
     )
 
 

@@ -14,8 +14,10 @@ from typing import Annotated, Protocol, cast
 from fastapi import APIRouter, Depends, Request
 from prometheus_client import CollectorRegistry
 
+from weir_controlplane.eta.outlook import Outlook
 from weir_controlplane.files.storage import Storage
 from weir_controlplane.keys.authenticator import Authenticator
+from weir_controlplane.links.signer import LinkSigner
 from weir_controlplane.settings import Settings
 from weir_controlplane.store.database import Database
 
@@ -69,6 +71,8 @@ class Services:
     metrics: CollectorRegistry
     upload_room: asyncio.Semaphore
     replica: str
+    links: LinkSigner
+    outlook: Outlook
 
 
 BackgroundTask = Callable[[Services], Awaitable[None]]

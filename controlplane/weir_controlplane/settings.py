@@ -51,6 +51,29 @@ class Settings(BaseSettings):
         description="File (mode 0600) that receives the first admin key; default: admin.key "
         "in data_dir.",
     )
+    public_url: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^\s?#]+$",
+        description="Base URL by which users reach this API, for signed links; default: links are "
+        "relative.",
+    )
+    link_life_s: int = Field(
+        default=7 * DAY_S,
+        ge=3600,
+        le=30 * DAY_S,
+        description="Longest life of a signed link to a result; the shortest is half of it.",
+    )
+    default_tenant: str | None = Field(
+        default=None,
+        pattern=r"^[\w.@ -]{1,100}$",
+        description="Tenant that has every namespace which is bound to nobody, made at start when "
+        "missing; default: none, such namespaces are refused.",
+    )
+    uri_private_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(),
+        description="Hosts, separated by commas, that input URIs may name although their addresses "
+        "are private.",
+    )
     log_level: str = Field(
         default="info",
         pattern="^(debug|info|warning|error)$",
@@ -169,7 +192,7 @@ class Settings(BaseSettings):
         default=20.0, ge=0, description="How long running requests may take after SIGTERM."
     )
 
-    @field_validator("models", mode="before")
+    @field_validator("models", "uri_private_hosts", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         if isinstance(value, str):

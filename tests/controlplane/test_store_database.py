@@ -7,15 +7,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, select, text
+from sqlalchemy import Connection, inspect, select, text
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from weir_controlplane.store.database import Database, clock_s
-from weir_controlplane.store.migrate import SCHEMA_LEVEL, SchemaTooNewError
-from weir_controlplane.store.models import Base, SchemaInfo, Tenant
+from weir_controlplane.store.kubernetes_models import BatchJob
+from weir_controlplane.store.migrate import SCHEMA_LEVEL, SchemaTooNewError, alembic_config
+from weir_controlplane.store.models import SchemaInfo, Tenant
 from weir_controlplane.store.process_lock import DatabaseInUseError
 
 
@@ -23,7 +27,8 @@ async def test_migrations_make_the_schema_of_the_models(database: Database) -> N
     def differences(connection: Connection) -> list[object]:
         return list(
             compare_metadata(
-                MigrationContext.configure(connection, opts={"compare_type": True}), Base.metadata
+                MigrationContext.configure(connection, opts={"compare_type": True}),
+                BatchJob.metadata,
             )
         )
 
@@ -95,7 +100,9 @@ async def test_a_release_too_old_for_the_schema_refuses_to_start(database_url: s
     async with database.transaction() as session:
         await session.execute(text("UPDATE schema_info SET level = 9, oldest_compatible_level = 8"))
     await database.close()
-    with pytest.raises(SchemaTooNewError, match=r"level 8; this release knows level 1"):
+    with pytest.raises(
+        SchemaTooNewError, match=rf"level 8; this release knows level {SCHEMA_LEVEL}"
+    ):
         await Database(database_url).open()
 
 
@@ -104,13 +111,52 @@ async def test_the_previous_release_works_beside_a_newer_schema(database_url: st
     database = Database(database_url)
     await database.open()
     async with database.transaction() as session:
-        await session.execute(text("UPDATE schema_info SET level = 2"))
-        await session.execute(text("UPDATE alembic_version SET version_num = '0002'"))
+        await session.execute(text("UPDATE schema_info SET level = 99"))
+        await session.execute(text("UPDATE alembic_version SET version_num = '0099'"))
     await database.close()
     again = Database(database_url)
     await again.open()
     assert await again.now_s() > 0
     await again.close()
+
+
+async def test_what_the_previous_release_writes_fits_the_newer_schema(database: Database) -> None:
+    """§8.10: its rows name only the columns that it knows."""
+    previous = await _schema_at("0001")
+    current = await _schema_of(database)
+    for table, columns in previous.items():
+        assert columns.keys() <= current[table].keys()
+        for name, column in columns.items():
+            assert column["nullable"] == current[table][name]["nullable"], (table, name)
+        for name in current[table].keys() - columns.keys():
+            added = current[table][name]
+            assert added["nullable"] or added["default"] is not None, (table, name)
+
+
+async def _schema_of(database: Database) -> dict[str, dict[str, Any]]:
+    async with database.engine.connect() as connection:
+        return await connection.run_sync(_columns)
+
+
+async def _schema_at(revision: str) -> dict[str, dict[str, Any]]:
+    def upgrade(connection: Connection) -> dict[str, dict[str, Any]]:
+        command.upgrade(alembic_config(connection), revision)
+        return _columns(connection)
+
+    engine = create_async_engine("sqlite+aiosqlite:///:memory:")
+    async with engine.connect() as connection:
+        found = await connection.run_sync(upgrade)
+    await engine.dispose()
+    return found
+
+
+def _columns(connection: Connection) -> dict[str, dict[str, Any]]:
+    inspector = inspect(connection)
+    return {
+        table: {column["name"]: dict(column) for column in inspector.get_columns(table)}
+        for table in inspector.get_table_names()
+        if table != "alembic_version"
+    }
 
 
 @pytest.mark.postgres

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from weir_controlplane.agents.registry import Registry
 from weir_controlplane.agents.schemas import QueuedBatch
 from weir_controlplane.agents.service import AgentService
 from weir_controlplane.dispatch import metrics
-from weir_controlplane.dispatch.reasons import FleetPod, waiting_reason
+from weir_controlplane.dispatch.reasons import FleetPod, Reason, waiting_reason
+from weir_controlplane.dispatch.view import BatchView
 
 REASONS = ("NoMatchingModel", "RevisionGone", "NoServingPod", "PodsPaused")
 
@@ -38,12 +41,21 @@ def queued_batches(agents: AgentService) -> list[QueuedBatch]:
             leased_chunks=len(batch.out),
             solo_chunks=len(batch.solo),
             expires_in_s=batch.expires_at - now_s,
-            reason=waiting_reason(
-                model=batch.model, revision=batch.revision, service=batch.service, fleet=pods
-            ),
+            reason=reason_of(agents, batch, pods),
         )
         for batch in agents.view.batches.values()
     ]
+
+
+def reason_of(agents: AgentService, batch: BatchView, pods: Iterable[FleetPod]) -> Reason | None:
+    """Why no pod that the batch's tenant may use can take its chunks; None when one can."""
+    allowed = agents.view.bindings.may_use
+    return waiting_reason(
+        model=batch.model,
+        revision=batch.revision,
+        service=batch.service,
+        fleet=[pod for pod in pods if allowed(batch.tenant_id, pod.service)],
+    )
 
 
 class QueueGauges:

@@ -11,12 +11,11 @@ import structlog
 from weir_controlplane.agents.history import DemandLog
 from weir_controlplane.agents.metrics import PodGauges
 from weir_controlplane.agents.pods import PodPolicies
-from weir_controlplane.agents.queue import QueueGauges, fleet
+from weir_controlplane.agents.queue import QueueGauges, fleet, reason_of
 from weir_controlplane.agents.service import CHUNKS_TOPIC, AgentService
 from weir_controlplane.dispatch.bounds import WATCH_EVERY_S
-from weir_controlplane.dispatch.reasons import waiting_reason
 from weir_controlplane.dispatch.sweep import sweep_uploads
-from weir_controlplane.dispatch.watch import close_ending, expire_leases, unpin
+from weir_controlplane.dispatch.watch import close_ending, expire_leases, revoke_suspended, unpin
 from weir_controlplane.forecast.demand import BUCKET_S
 from weir_controlplane.forecast.methods import default_methods
 from weir_controlplane.policy.decide import PolicyLimits
@@ -63,7 +62,11 @@ class Runtime:
             ),
         )
         self._agents = AgentService(
-            database=services.database, nudge=services.nudge, policies=policies, log=log
+            database=services.database,
+            nudge=services.nudge,
+            policies=policies,
+            log=log,
+            default_tenant=settings.default_tenant,
         )
         await self._refresh()
         await self._agents.registry.read(services.database, time.monotonic())
@@ -82,6 +85,7 @@ class Runtime:
     async def watch_forever(self, services: Services) -> None:
         """Ends leases that have run out and the chunks of batches that end."""
         while True:
+            await revoke_suspended(services.database)
             opened = await expire_leases(services.database)
             freed = await unpin(services.database, self._without_revision())
             if opened or freed:
@@ -96,11 +100,7 @@ class Runtime:
         return [
             batch.batch_id
             for batch in agents.view.batches.values()
-            if batch.revision is not None
-            and waiting_reason(
-                model=batch.model, revision=batch.revision, service=batch.service, fleet=pods
-            )
-            == "RevisionGone"
+            if batch.revision is not None and reason_of(agents, batch, pods) == "RevisionGone"
         ]
 
     async def renew_forever(self, services: Services) -> None:

@@ -178,7 +178,7 @@ class Cancel(_Body):
     """A chunk to stop now: what is finished is committed within the grace."""
 
     chunk_id: str
-    reason: Literal["cancelled", "expired", "suspects"]
+    reason: Literal["cancelled", "expired", "suspects", "suspended"]
 
 
 class SyncReply(_Body):

@@ -76,12 +76,14 @@ class AgentService:
         nudge: Nudge,
         policies: PodPolicies,
         log: DemandLog,
+        default_tenant: str | None = None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.database = database
         self.nudge = nudge
         self.registry = Registry()
-        self.view = WorkView()
+        self.view = WorkView(default_tenant=default_tenant)
+        self._default_tenant = default_tenant
         self.log = log
         self.policies = policies
         self.clock_s = clock_s
@@ -198,7 +200,7 @@ class AgentService:
     async def _settle(
         self, entry: AgentEntry, request: SyncRequest, wanted: Iterable[str]
     ) -> Settled:
-        work = _work(entry.agent_id, request, tuple(wanted))
+        work = _work(entry.agent_id, request, tuple(wanted), self._default_tenant)
         self._waiting += 1
         try:
             async with self._settling:
@@ -277,7 +279,9 @@ class AgentService:
         ]
 
 
-def _work(agent_id: str, request: SyncRequest, wanted: tuple[str, ...]) -> SyncWork:
+def _work(
+    agent_id: str, request: SyncRequest, wanted: tuple[str, ...], default_tenant: str | None
+) -> SyncWork:
     return SyncWork(
         agent_id=agent_id,
         boot_id=request.boot_id,
@@ -312,4 +316,5 @@ def _work(agent_id: str, request: SyncRequest, wanted: tuple[str, ...]) -> SyncW
             for item in request.deaths
         ),
         wanted=wanted,
+        default_tenant=default_tenant,
     )

@@ -46,19 +46,21 @@ async def create_batch(services: Services, call: CreateCall) -> Batch:
     length_s = window_s(call.body.completion_window, services.settings)
     async with services.database.transaction() as session:
         # The tenant's row is the lock on its fingerprints, its keys and its quota.
-        tenant = (
-            await session.execute(
-                select(Tenant).where(Tenant.id == call.tenant_id).with_for_update(key_share=True)
-            )
-        ).scalar_one()
+        tenant = await lock_tenant(session, call.tenant_id)
         earlier = await _earlier(services, session, call)
         if earlier is not None:
             return earlier
-        await _check_quota(services, session, tenant)
+        await check_quota(services, session, tenant)
         await _check_input(session, call)
         batch = await _insert(services, session, call, length_s)
     await services.nudge.send("batches")
     return batch
+
+
+async def lock_tenant(session: AsyncSession, tenant_id: str) -> Tenant:
+    """The tenant, locked against other creates until the transaction ends."""
+    statement = select(Tenant).where(Tenant.id == tenant_id).with_for_update(key_share=True)
+    return (await session.execute(statement)).scalar_one()
 
 
 async def _earlier(services: Services, session: AsyncSession, call: CreateCall) -> Batch | None:
@@ -102,7 +104,12 @@ async def _by_retry(services: Services, session: AsyncSession, call: CreateCall)
     return None
 
 
-async def _check_quota(services: Services, session: AsyncSession, tenant: Tenant) -> None:
+async def check_quota(services: Services, session: AsyncSession, tenant: Tenant) -> None:
+    """Checks that the tenant, locked by the caller, may have one more batch.
+
+    Raises:
+        QuotaExceededError: it has too many unfinished ones.
+    """
     allowed = tenant.max_batches or services.settings.tenant_max_batches
     statement = select(func.count()).where(Batch.tenant_id == tenant.id, Batch.status.in_(LIVE))
     if (await session.execute(statement)).scalar_one() >= allowed:

@@ -9,9 +9,10 @@ from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from weir_controlplane.batches.creation import CreateCall, create_batch
+from weir_controlplane.batches.leases import cancel_batch
 from weir_controlplane.batches.progress import progress_of
 from weir_controlplane.batches.schemas import NewBatch, batch_view
-from weir_controlplane.batches.states import Event, IllegalTransitionError, State, Status, advance
+from weir_controlplane.batches.states import IllegalTransitionError
 from weir_controlplane.errors import InvalidRequestError
 from weir_controlplane.keys.auth import TenantDep
 from weir_controlplane.services import ServicesDep
@@ -85,25 +86,14 @@ async def cancel(batch_id: str, tenant_id: TenantDep, services: ServicesDep) -> 
     """
     async with services.database.transaction() as session:
         batch = await TenantScope(session, tenant_id).get(Batch, batch_id, lock=True)
-        state = State(
-            status=Status(batch.status),
-            closing_as=Status(batch.closing_as) if batch.closing_as else None,
-        )
         try:
-            after = advance(state, Event.CANCEL)
+            cancel_batch(batch, await clock_s(session))
         except IllegalTransitionError:
             raise InvalidRequestError(
                 f"batch_id: a batch that is {batch.status} cannot be cancelled",
                 param="batch_id",
                 code="invalid_batch_state",
             ) from None
-        now_s = await clock_s(session)
-        batch.seen_at = batch.seen_at or now_s
-        if after != state:
-            batch.status, batch.closing_as = after.status, after.closing_as
-            batch.cancelling_at = now_s
-            # Whoever validates it now must stop: its lease is void.
-            batch.work_nonce, batch.work_lease_until = None, 0.0
         await session.flush()
         view = await _view(session, batch)
     await services.nudge.send("batches")

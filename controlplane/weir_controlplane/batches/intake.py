@@ -22,6 +22,7 @@ from weir_controlplane.services import Services
 from weir_controlplane.store.database import clock_s
 from weir_controlplane.store.line_index import IndexedLine, pack_lines
 from weir_controlplane.store.models import Batch, Chunk, File, ServedModel, Tenant
+from weir_controlplane.store.tenancy import read_bindings
 
 _INSERT_ROWS = 500
 _log = structlog.get_logger(__name__)
@@ -45,8 +46,7 @@ async def take_in(services: Services, work: Work, wanted: Callable[[], bool]) ->
     async with services.database.read() as session:
         batch = await session.get_one(Batch, work.batch_id)
         file = await session.get_one(File, batch.input_file_id)
-        served = (await session.execute(select(ServedModel.name).distinct())).scalars()
-        models = frozenset(served) | frozenset(services.settings.models)
+        models = await _models(services, session, batch)
     rules = Rules(
         endpoint=batch.endpoint,
         models=models,
@@ -60,6 +60,20 @@ async def take_in(services: Services, work: Work, wanted: Callable[[], bool]) ->
         return
     await _open(services, work, checked)
     await services.nudge.send("chunks")
+
+
+async def _models(services: Services, session: AsyncSession, batch: Batch) -> frozenset[str]:
+    """What the lines may name: models that pods which the tenant may use serve, or served."""
+    if batch.model is not None:  # a BatchJob says so beforehand
+        return frozenset({batch.model})
+    bindings = await read_bindings(session, services.settings.default_tenant)
+    rows = await session.execute(select(ServedModel.name, ServedModel.service).distinct())
+    served = {
+        name
+        for name, service in rows
+        if batch.service in {None, service} and bindings.may_use(batch.tenant_id, service)
+    }
+    return frozenset(served) | frozenset(services.settings.models)
 
 
 def _check(services: Services, file: File, rules: Rules, wanted: Callable[[], bool]) -> _Checked:

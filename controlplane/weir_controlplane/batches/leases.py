@@ -60,6 +60,21 @@ def set_state(batch: Batch, state: State, now_s: float) -> None:
     batch.closing_as = state.closing_as.value if state.closing_as else None
 
 
+def cancel_batch(batch: Batch, now_s: float) -> None:
+    """Cancels a batch that the caller has locked; nothing changes when that was done before.
+
+    Raises:
+        IllegalTransitionError: it has ended, or is finalizing.
+    """
+    before = state_of(batch)
+    after = advance(before, Event.CANCEL)
+    batch.seen_at = batch.seen_at or now_s
+    if after != before:
+        set_state(batch, after, now_s)
+        # Whoever validates it now must stop: its lease is void.
+        batch.work_nonce, batch.work_lease_until = None, 0.0
+
+
 async def apply_due(services: Services) -> None:
     """Moves batches on whose window has ended, or whose last chunk is done."""
     window_ended = and_(

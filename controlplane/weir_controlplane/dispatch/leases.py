@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from sqlalchemy import Row, Select, bindparam, select, update
+from sqlalchemy import Row, Select, bindparam, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from weir_controlplane.dispatch.bounds import LEASE_S
@@ -18,6 +18,7 @@ from weir_controlplane.dispatch.work import Grant, LeaseRef, SyncWork
 from weir_controlplane.ids import new_nonce
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.models import Batch, Chunk, Incarnation
+from weir_controlplane.store.tenancy import may_serve
 
 ChunkRow: TypeAlias = Row[Any]
 _COLUMNS = (
@@ -42,6 +43,7 @@ _COLUMNS = (
     Batch.status,
     Batch.closing_as,
     Batch.expires_at,
+    Batch.suspended_at,
 )
 
 
@@ -73,22 +75,25 @@ async def held_by_predecessors(
     return found
 
 
-async def open_chunks(session: AsyncSession, chunk_ids: Sequence[str]) -> Sequence[ChunkRow]:
-    """Those of the chunks that can be leased now, in the order given.
+async def open_chunks(session: AsyncSession, work: SyncWork) -> Sequence[ChunkRow]:
+    """Those of the chunks wanted that the service can be given now, in the order wanted.
 
     Rows that others have locked are left out.
     """
     statement = _chunks().where(
-        Chunk.id.in_(chunk_ids),
+        Chunk.id.in_(work.wanted),
         Chunk.state == "open",
         Batch.status == "in_progress",
         Batch.closing_as.is_(None),
         Batch.expires_at > db_now(),
+        Batch.suspended_at.is_(None),
+        or_(Batch.service.is_(None), Batch.service == work.service),
+        may_serve(work.service, work.default_tenant),
     )
     found = await session.execute(
         statement.with_for_update(of=Chunk, key_share=True, skip_locked=True)
     )
-    place = {chunk_id: number for number, chunk_id in enumerate(chunk_ids)}
+    place = {chunk_id: number for number, chunk_id in enumerate(work.wanted)}
     return sorted(found, key=lambda row: place[row.id])
 
 

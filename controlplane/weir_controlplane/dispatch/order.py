@@ -1,7 +1,8 @@
 """The order in which batches get the next free room: pure.
 
-Deadline class first; within a class the tenant with the least work out, then the batch that has
-waited longest. A batch that waited `STARVED_S` joins the first class: no job starves.
+Deadline class first; within a class the tenant with the least work out, then its batch of the
+highest priority, then the one that has waited longest. A batch that waited `STARVED_S` joins the
+first class: no job starves.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ class Waiting:
     created_at: float
     expires_at: float
     waiting_since: float
+    priority: int = 0
 
 
 def deadline_class(batch: Waiting, now_s: float) -> int:
@@ -40,6 +42,7 @@ def in_order(
         key=lambda batch: (
             deadline_class(batch, now_s),
             leased_tokens.get(batch.tenant_id, 0),
+            -batch.priority,
             batch.waiting_since,
             batch.created_at,
             batch.batch_id,

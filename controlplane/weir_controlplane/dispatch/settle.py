@@ -61,7 +61,7 @@ async def _settle(session: AsyncSession, work: SyncWork) -> Settled:
     unreceived = [row for row in rows if row.id not in kept]
     grants, dropped = await _hand_out_again(session, work, me, unreceived, now_s)
     if work.wanted and work.state == "serving" and (pause_until is None or pause_until <= now_s):
-        wanted = await leases.open_chunks(session, work.wanted)
+        wanted = await leases.open_chunks(session, work)
         grants += await leases.hand_out(session, work, me, wanted, now_s)
     holds = {row.id: _holding(row) for row in known} | {
         item.chunk_id: Holding(
@@ -127,5 +127,5 @@ def _cancels(rows: Sequence[leases.ChunkRow], now_s: float) -> list[tuple[str, C
         if leases.ends(row, now_s):
             found.append((row.id, "expired" if row.status == "in_progress" else "cancelled"))
         elif row.revoked_at is not None:
-            found.append((row.id, "suspects"))
+            found.append((row.id, "suspects" if row.suspended_at is None else "suspended"))
     return found

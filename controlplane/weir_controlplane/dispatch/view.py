@@ -23,6 +23,7 @@ from weir_controlplane.dispatch.work import CancelReason, Grant
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import Database, clock_s
 from weir_controlplane.store.models import Batch, Chunk
+from weir_controlplane.store.tenancy import Bindings, read_bindings
 
 MAX_OPEN_IN_VIEW = 4096  # a batch's chunks beyond these are loaded when these are leased
 
@@ -52,6 +53,7 @@ class BatchView:
     created_at: float
     expires_at: float
     waiting_since: float
+    priority: int = 0
     open_lines: int = 0
     open_count: int = 0
     open: list[OpenChunk] = field(default_factory=list)
@@ -66,15 +68,17 @@ class BatchView:
             created_at=self.created_at,
             expires_at=self.expires_at,
             waiting_since=self.waiting_since,
+            priority=self.priority,
         )
 
-    def fits(self, pod: Pod) -> bool:
-        """Whether the pod serves what the batch is pinned to."""
+    def fits(self, pod: Pod, bindings: Bindings) -> bool:
+        """Whether the pod serves what the batch is pinned to, and its tenant may use it."""
         revision = pod.models.get(self.model)
         return (
             revision is not None
             and self.revision in {None, revision}
             and self.service in {None, pod.service}
+            and bindings.may_use(self.tenant_id, pod.service)
         )
 
 
@@ -93,11 +97,13 @@ class Pod:
 class WorkView:
     """The queue as this replica last saw it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, default_tenant: str | None = None) -> None:
         self.batches: dict[str, BatchView] = {}
-        self.ending: dict[str, CancelReason] = {}
+        self.bindings = Bindings()
+        self.ending: dict[str, CancelReason] = {}  # by batch; those that are suspended too
         self.revoked: set[str] = set()
         self._last: dict[tuple[int, str], Place] = {}
+        self._default_tenant = default_tenant
 
     async def refresh(self, database: Database) -> float:
         """Reads the queue anew; the database's time at that moment."""
@@ -107,6 +113,7 @@ class WorkView:
             counts = await _counts(session, batches)
             await self._read_out(session, batches)
             self.ending = await _ending(session)
+            self.bindings = await read_bindings(session, self._default_tenant)
             for batch in batches.values():
                 before = self.batches.get(batch.batch_id)
                 batch.open_count, batch.open_lines = counts.get(batch.batch_id, (0, 0))
@@ -143,7 +150,8 @@ class WorkView:
     def has_work(self, pod: Pod) -> bool:
         """Whether there is anything that the pod could get now."""
         return any(
-            (batch.open or batch.solo) and batch.fits(pod) for batch in self.batches.values()
+            (batch.open or batch.solo) and batch.fits(pod, self.bindings)
+            for batch in self.batches.values()
         )
 
     @property
@@ -164,7 +172,7 @@ class WorkView:
         """
         if pod.holds_solo:
             return []
-        fitting = [batch for batch in self.batches.values() if batch.fits(pod)]
+        fitting = [batch for batch in self.batches.values() if batch.fits(pod, self.bindings)]
         if pod.alone and any(batch.solo for batch in fitting):
             return self._plan_solo(pod, fitting)
         chosen: list[str] = []
@@ -284,12 +292,13 @@ def _is_current(before: BatchView, open_count: int) -> bool:
 async def _batches(session: AsyncSession) -> dict[str, BatchView]:
     columns: tuple[Any, ...] = (
         *(Batch.id, Batch.tenant_id, Batch.model, Batch.revision, Batch.service),
-        *(Batch.created_at, Batch.in_progress_at, Batch.expires_at),
+        *(Batch.created_at, Batch.in_progress_at, Batch.expires_at, Batch.priority),
     )
     rows = await session.execute(
         select(*columns).where(
             Batch.status == "in_progress",
             Batch.closing_as.is_(None),
+            Batch.suspended_at.is_(None),
             Batch.expires_at > db_now(),
             Batch.model.is_not(None),
         )
@@ -304,6 +313,7 @@ async def _batches(session: AsyncSession) -> dict[str, BatchView]:
             created_at=row.created_at,
             expires_at=row.expires_at,
             waiting_since=row.in_progress_at or row.created_at,
+            priority=row.priority,
         )
         for row in rows
     }
@@ -345,14 +355,21 @@ async def _read_open(session: AsyncSession, batch: BatchView) -> None:
         insort(batch.solo if row.solo else batch.open, chunk, key=lambda item: item.place)
 
 
+_ends = Batch.closing_as.is_not(None) | (Batch.expires_at <= db_now())
+
+
 async def _ending(session: AsyncSession) -> dict[str, CancelReason]:
     rows = await session.execute(
-        select(Batch.id, Batch.status).where(
+        select(Batch.id, Batch.status, _ends.label("ends")).where(
             or_(
                 Batch.status == "cancelling",
-                (Batch.status == "in_progress")
-                & (Batch.closing_as.is_not(None) | (Batch.expires_at <= db_now())),
+                (Batch.status == "in_progress") & or_(_ends, Batch.suspended_at.is_not(None)),
             )
         )
     )
-    return {row.id: "cancelled" if row.status == "cancelling" else "expired" for row in rows}
+    return {
+        row.id: "cancelled"
+        if row.status == "cancelling"
+        else ("expired" if row.ends else "suspended")
+        for row in rows
+    }

@@ -76,6 +76,32 @@ async def expire_leases(database: Database) -> int:
     return len(expired)
 
 
+async def revoke_suspended(database: Database) -> int:
+    """Asks the holders of suspended batches' chunks to stop; the number of chunks newly asked.
+
+    Again and again, so that a lease that was handed out meanwhile is found too. A holder that
+    does not heed it loses the chunk after `GRACE_S`, as with any revocation.
+    """
+    async with database.transaction() as session:
+        suspended = select(Batch.id).where(
+            Batch.status == "in_progress", Batch.suspended_at.is_not(None)
+        )
+        rows = await session.execute(
+            select(Chunk.id)
+            .where(
+                Chunk.state == "leased", Chunk.revoked_at.is_(None), Chunk.batch_id.in_(suspended)
+            )
+            .order_by(Chunk.id)
+            .with_for_update(key_share=True, skip_locked=True)
+        )
+        held = list(rows.scalars())
+        if held:
+            await session.execute(
+                update(Chunk).where(Chunk.id.in_(held)).values(revoked_at=db_now())
+            )
+    return len(held)
+
+
 async def renew_leases(database: Database, nonces: Mapping[str, str]) -> set[str]:
     """Gives leases (nonce by chunk) a whole length from now; those that got it.
 
@@ -184,4 +210,7 @@ async def release_agent(database: Database, agent_id: str) -> int:
         )
         held = list(rows.scalars())
         await reopen(session, held)
+    if held:
+        metrics.LEASES.labels(event="released").inc(len(held))
+        _log.info("agent_gone", agent_id=agent_id, chunks=len(held))
     return len(held)

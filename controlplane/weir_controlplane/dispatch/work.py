@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 AgentState = Literal["starting", "serving", "draining", "engine_down", "disk_full"]
-CancelReason = Literal["cancelled", "expired", "suspects"]
+CancelReason = Literal["cancelled", "expired", "suspects", "suspended"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +41,10 @@ class Served:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SyncWork:
-    """A sync as the database needs it. ``wanted``: open chunks to lease, chosen from the view."""
+    """A sync as the database needs it. ``wanted``: open chunks to lease, chosen from the view.
+
+    ``default_tenant``: the name of the tenant that has the namespaces which nobody is bound to.
+    """
 
     agent_id: str
     boot_id: str
@@ -54,6 +57,7 @@ class SyncWork:
     returned: tuple[LeaseRef, ...] = ()
     deaths: tuple[ReportedDeath, ...] = ()
     wanted: tuple[str, ...] = ()
+    default_tenant: str | None = None
 
     def revision_of(self, model: str | None) -> str | None:
         """The revision that the agent serves of a model; None when it does not serve it."""

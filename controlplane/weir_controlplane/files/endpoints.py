@@ -12,7 +12,7 @@ from weir_controlplane.files import service
 from weir_controlplane.files.schemas import file_view
 from weir_controlplane.files.upload import Uploads
 from weir_controlplane.keys.auth import TenantDep
-from weir_controlplane.services import ServicesDep
+from weir_controlplane.services import Services, ServicesDep
 from weir_controlplane.store.models import File
 from weir_controlplane.store.tenancy import PageRequest, TenantScope, page_view
 
@@ -73,6 +73,15 @@ async def file_content(
     """The bytes of a file."""
     async with services.database.read() as session:
         file = await TenantScope(session, tenant_id).get(File, file_id)
+    return await content_of(services, file)
+
+
+async def content_of(services: Services, file: File) -> StreamingResponse:
+    """A response that streams a file.
+
+    Raises:
+        StorageError: the file store fails, or the object is missing.
+    """
     blocks = services.storage.stream(file.storage_key, end=file.size_bytes)
     first = await anext(blocks, b"")  # a missing object is an error, not an empty answer
 

@@ -9,7 +9,7 @@ from fastapi import Depends, Request
 
 from weir_controlplane.errors import AuthenticationError, PermissionDeniedError
 from weir_controlplane.keys.authenticator import Principal
-from weir_controlplane.keys.secret import Scope, parse_secret
+from weir_controlplane.keys.secret import Role, parse_secret
 from weir_controlplane.services import ServicesDep
 
 
@@ -29,11 +29,11 @@ async def authenticate(request: Request, services: ServicesDep) -> Principal:
     return principal
 
 
-def _require(scope: Scope) -> Callable[[Principal], Awaitable[Principal]]:
+def _require(*scopes: Role) -> Callable[[Principal], Awaitable[Principal]]:
     async def check(principal: Annotated[Principal, Depends(authenticate)]) -> Principal:
-        if principal.scope != scope:
+        if principal.scope not in scopes:
             raise PermissionDeniedError(
-                f"this call needs a key of scope {scope}; yours has scope {principal.scope}"
+                f"this call needs a key of scope {scopes[0]}; yours has scope {principal.scope}"
             )
         return principal
 
@@ -50,5 +50,7 @@ TenantDep = Annotated[str, Depends(_tenant)]
 """The id of the calling tenant; needs a key of scope tenant."""
 AdminDep = Annotated[Principal, Depends(_require("admin"))]
 """The calling administrator."""
+OperatorDep = Annotated[Principal, Depends(_require("admin", "operator"))]
+"""The operator, or an administrator in its place."""
 AgentDep = Annotated[Principal, Depends(_require("agent"))]
 """The calling agent; compare its ``agent_id``, when set, with the one in the path."""

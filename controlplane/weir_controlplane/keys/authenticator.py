@@ -11,7 +11,7 @@ from typing import cast
 
 from sqlalchemy import select
 
-from weir_controlplane.keys.secret import KeySecret, Scope
+from weir_controlplane.keys.secret import KeySecret, Role
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import Database
 from weir_controlplane.store.models import ApiKey
@@ -26,7 +26,7 @@ class Principal:
     """The holder of a valid key. ``agent_id``: the only agent that an agent key speaks for."""
 
     key_id: str
-    scope: Scope
+    scope: Role
     tenant_id: str | None
     agent_id: str | None
 
@@ -90,7 +90,7 @@ class Authenticator:
             return None
         return Principal(
             key_id=row.id,
-            scope=cast("Scope", row.scope),
+            scope=cast("Role", row.scope),
             tenant_id=row.tenant_id,
             agent_id=row.agent_id,
         )

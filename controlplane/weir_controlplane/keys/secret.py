@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Scope = Literal["tenant", "admin", "agent"]
+Role = Literal["tenant", "admin", "agent", "operator"]  # the last one has no keys
 _SHAPE = re.compile(r"weir_(?P<prefix>[0-9a-f]{12})_[A-Za-z0-9_-]{43}")
 
 

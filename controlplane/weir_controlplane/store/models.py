@@ -127,6 +127,10 @@ class Batch(Base):
     revision: Mapped[str | None]  # pinned by the first lease (§8.12)
     service: Mapped[str | None]  # None: any service that serves the model
 
+    # With a default in the database: the previous release inserts rows without it (§8.10).
+    priority: Mapped[int] = mapped_column(default=0, server_default="0")
+    suspended_at: Mapped[float | None]  # since when nothing of it is dispatched
+
     status: Mapped[str]
     closing_as: Mapped[str | None]  # while finalizing: completed | expired | cancelled
     created_at: Mapped[float]

@@ -1,15 +1,20 @@
-"""The one place where rows are limited to their tenant: another tenant's id is not found."""
+"""The one place where rows are limited to their tenant: another tenant's id is not found.
+
+So are namespaces: their BatchJobs belong to a tenant, their models only to tenants bound to them.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
-from sqlalchemy import ColumnElement, and_, or_, select
+from sqlalchemy import ColumnElement, and_, exists, literal, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from weir_controlplane.errors import NotFoundError
-from weir_controlplane.store.models import Batch, File
+from weir_controlplane.errors import NotFoundError, PermissionDeniedError
+from weir_controlplane.store.kubernetes_models import NamespaceBinding
+from weir_controlplane.store.models import Batch, File, Tenant
 
 Owned = TypeVar("Owned", File, Batch)
 _NAMES = {File: "file", Batch: "batch"}
@@ -110,3 +115,101 @@ def page_view(page: Page[Any], data: list[dict[str, Any]]) -> dict[str, Any]:
         "last_id": data[-1]["id"] if data else None,
         "has_more": page.has_more,
     }
+
+
+def namespace_of(service: str) -> str | None:
+    """The namespace of a service named NAMESPACE/NAME; None outside Kubernetes."""
+    namespace, slash, _ = service.partition("/")
+    return namespace if slash else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bindings:
+    """Which tenants may use the models of which namespace, at one moment.
+
+    A namespace that is bound to nobody is the default tenant's, when there is one. Services
+    without a namespace (outside Kubernetes) are everybody's.
+    """
+
+    tenants: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    default_tenant_id: str | None = None
+
+    def may_use(self, tenant_id: str, service: str) -> bool:
+        """Whether a tenant's lines may run on the pods of a service."""
+        namespace = namespace_of(service)
+        if namespace is None:
+            return True
+        bound = self.tenants.get(namespace)
+        return tenant_id == self.default_tenant_id if bound is None else tenant_id in bound
+
+
+async def read_bindings(session: AsyncSession, default_tenant: str | None) -> Bindings:
+    """Every binding; ``default_tenant`` is a name."""
+    tenants: dict[str, set[str]] = {}
+    rows = await session.execute(select(NamespaceBinding.namespace, NamespaceBinding.tenant_id))
+    for namespace, tenant_id in rows:
+        tenants.setdefault(namespace, set()).add(tenant_id)
+    default_id = None
+    if default_tenant is not None:
+        named = select(Tenant.id).where(Tenant.name == default_tenant)
+        default_id = (await session.execute(named)).scalar_one_or_none()
+    return Bindings(
+        tenants={namespace: frozenset(ids) for namespace, ids in tenants.items()},
+        default_tenant_id=default_id,
+    )
+
+
+def may_serve(service: str, default_tenant: str | None) -> ColumnElement[bool]:
+    """`Bindings.may_use` of a service as a condition on the rows of `Batch`."""
+    namespace = namespace_of(service)
+    if namespace is None:
+        return literal(value=True)
+    bound = exists().where(NamespaceBinding.namespace == namespace)
+    own = bound.where(NamespaceBinding.tenant_id == Batch.tenant_id)
+    if default_tenant is None:
+        return own
+    default = exists().where(Tenant.id == Batch.tenant_id, Tenant.name == default_tenant)
+    return or_(own, and_(~bound, default))
+
+
+async def file_of_link(session: AsyncSession, file_id: str) -> File:
+    """A file for the holder of a signed link, which stands for its tenant.
+
+    Raises:
+        NotFoundError: it is gone.
+    """
+    statement = select(File).where(File.id == file_id, *_visible(File))
+    file = (await session.execute(statement)).scalar_one_or_none()
+    if file is None:
+        raise NotFoundError("the file is gone")
+    return file
+
+
+async def tenant_of_namespace(
+    session: AsyncSession, namespace: str, default_tenant: str | None
+) -> str:
+    """The id of the tenant whose the BatchJobs of a namespace are.
+
+    Raises:
+        PermissionDeniedError: nobody's: the administrator binds the namespace to a tenant.
+    """
+    rows = await session.execute(
+        select(NamespaceBinding.tenant_id, NamespaceBinding.batchjobs).where(
+            NamespaceBinding.namespace == namespace
+        )
+    )
+    bound = rows.all()
+    for tenant_id, batchjobs in bound:
+        if batchjobs:
+            return str(tenant_id)
+    if not bound and default_tenant is not None:
+        named = select(Tenant.id).where(Tenant.name == default_tenant)
+        found = (await session.execute(named)).scalar_one_or_none()
+        if found is not None:
+            return found
+    raise PermissionDeniedError(
+        f"namespace: no tenant has the BatchJobs of {namespace}; an administrator binds it with "
+        "PUT /admin/v1/namespaces/NAMESPACE",
+        param="namespace",
+        code="namespace_not_bound",
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from weir_controlplane.store.models import Base
+from weir_controlplane.store.kubernetes_models import BatchJob
 
 
 def main() -> None:
@@ -16,7 +16,7 @@ def main() -> None:
     connection = context.config.attributes.get("connection")
     if connection is None:
         raise RuntimeError("migrations run at the start of `weir serve controlplane`")
-    context.configure(connection=connection, target_metadata=Base.metadata, compare_type=True)
+    context.configure(connection=connection, target_metadata=BatchJob.metadata, compare_type=True)
     with context.begin_transaction():
         context.run_migrations()
 

@@ -1,0 +1,14 @@
+"""The batchjobs component."""
+
+from __future__ import annotations
+
+from weir_controlplane.batchjobs.endpoints import router
+from weir_controlplane.batchjobs.worker import work_forever
+from weir_controlplane.services import Component
+
+WORKERS = 2  # a large input must not hold up the others
+
+
+def batchjobs_component() -> Component:
+    """BatchJobs of Kubernetes."""
+    return Component(name="batchjobs", routers=(router,), background=(work_forever,) * WORKERS)

@@ -1,0 +1,58 @@
+"""The output of a job that has ended, copied to the URI that it names."""
+
+from __future__ import annotations
+
+import structlog
+
+from weir_controlplane.batchjobs.leases import JobWork, hold, release
+from weir_controlplane.batchjobs.uris import allowed_uri
+from weir_controlplane.batchjobs.views import ERROR_NAME, OUTPUT_NAME
+from weir_controlplane.errors import InvalidRequestError, StorageError, StorageFullError
+from weir_controlplane.services import Services
+from weir_controlplane.store.kubernetes_models import BatchJob
+from weir_controlplane.store.models import Batch, File
+from weir_controlplane.uris.rules import UriRefusedError
+from weir_controlplane.uris.transfer import UriAccess
+
+MAX_ATTEMPTS = 12  # about ten minutes, with the pauses between them
+_log = structlog.get_logger(__name__)
+
+
+async def deliver(services: Services, work: JobWork) -> None:
+    """Copies the files, once more whole if it was interrupted; objects appear whole or not at all.
+
+    Raises:
+        JobLostError: another replica does this now.
+        StorageError: the place fails; another time it may not.
+        StorageFullError: likewise.
+    """
+    async with services.database.read() as session:
+        job = await session.get_one(BatchJob, work.uid)
+        batch = await session.get_one(Batch, work.batch_id)
+        pairs = ((batch.output_file_id, OUTPUT_NAME), (batch.error_file_id, ERROR_NAME))
+        files = [(await session.get_one(File, key), name) for key, name in pairs if key is not None]
+    message: str | None = None
+    try:
+        for file, name in files:
+            await _copy(services, job, file, name)
+    except (InvalidRequestError, UriRefusedError) as error:
+        message = str(error)
+    except (StorageError, StorageFullError) as error:
+        if job.work_failures + 1 < MAX_ATTEMPTS:
+            raise
+        message = error.message
+    async with services.database.transaction() as session:
+        held = await hold(session, work)
+        held.delivery = "done" if message is None else "failed"
+        held.delivery_message = message
+        release(held)
+    _log.info("batchjob_delivered" if message is None else "delivery_failed", uid=work.uid)
+
+
+async def _copy(services: Services, job: BatchJob, file: File, name: str) -> None:
+    async with services.database.read() as session:
+        allowed = await allowed_uri(
+            session, job.tenant_id, job.output_uri or "", param="output_uri", writable=True
+        )
+    blocks = services.storage.stream(file.storage_key, end=file.size_bytes)
+    await UriAccess().write(allowed.uri.child(name), allowed.prefix, blocks)

@@ -1,0 +1,112 @@
+"""Fenced leases on BatchJobs: who reads an input or delivers an output (§8.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import and_, or_, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from weir_controlplane.batches.states import TERMINAL
+from weir_controlplane.ids import new_nonce
+from weir_controlplane.services import Services
+from weir_controlplane.store.clock import db_now
+from weir_controlplane.store.database import clock_s
+from weir_controlplane.store.kubernetes_models import BatchJob
+from weir_controlplane.store.models import Batch
+
+LEASE_S = 900.0  # a whole file is copied under it; a replica that dies delays a job by so much
+MAX_BACKOFF_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobWork:
+    """A job to work on, under a lease. ``batch_id`` None: its batch is still to be made."""
+
+    uid: str
+    batch_id: str | None
+    nonce: str
+
+
+class JobLostError(Exception):
+    """The lease ended, or the work is not wanted any more: write nothing."""
+
+
+_NO_BATCH = and_(
+    BatchJob.batch_id.is_(None), BatchJob.ended_at.is_(None), BatchJob.suspended.is_(False)
+)
+_UNDELIVERED = and_(
+    BatchJob.delivery == "pending",
+    select(Batch.id).where(Batch.id == BatchJob.batch_id, Batch.status.in_(TERMINAL)).exists(),
+)
+
+
+async def claim(services: Services) -> JobWork | None:
+    """A lease on the oldest job that needs work; None: there is none."""
+    statement = (
+        select(BatchJob)
+        .where(or_(_NO_BATCH, _UNDELIVERED), BatchJob.work_lease_until <= db_now())
+        .order_by(BatchJob.created_at, BatchJob.uid)
+        .limit(1)
+        .with_for_update(skip_locked=True, of=BatchJob)
+    )
+    async with services.database.transaction() as session:
+        job = (await session.execute(statement)).scalar_one_or_none()
+        return None if job is None else _take(job, await clock_s(session))
+
+
+def take_new(job: BatchJob, now_s: float) -> JobWork | None:
+    """A lease on a job that the caller has locked; None: its batch is made, or not wanted now."""
+    wanted = job.batch_id is None and job.ended_at is None and not job.suspended
+    return _take(job, now_s) if wanted and job.work_lease_until <= now_s else None
+
+
+def _take(job: BatchJob, now_s: float) -> JobWork:
+    nonce = new_nonce()
+    job.work_nonce, job.work_lease_until = nonce, now_s + LEASE_S
+    return JobWork(uid=job.uid, batch_id=job.batch_id, nonce=nonce)
+
+
+async def hold(session: AsyncSession, work: JobWork) -> BatchJob:
+    """The job, locked for this transaction.
+
+    Raises:
+        JobLostError: it is not ours any more, was cancelled or is suspended.
+    """
+    statement = select(BatchJob).where(BatchJob.uid == work.uid, BatchJob.work_nonce == work.nonce)
+    job = (await session.execute(statement.with_for_update())).scalar_one_or_none()
+    if job is None or (work.batch_id is None and (job.suspended or job.ended_at is not None)):
+        raise JobLostError(work.uid)
+    return job
+
+
+def release(job: BatchJob) -> None:
+    """Ends the lease on a locked job after a success."""
+    job.work_nonce, job.work_lease_until = None, 0.0
+    job.work_failures, job.work_error = 0, None
+
+
+async def give_up(services: Services, work: JobWork, reason: str) -> None:
+    """Ends the lease after a failure; the next attempt waits, longer each time."""
+    async with services.database.transaction() as session:
+        statement = select(BatchJob).where(
+            BatchJob.uid == work.uid, BatchJob.work_nonce == work.nonce
+        )
+        job = (await session.execute(statement.with_for_update())).scalar_one_or_none()
+        if job is not None:
+            job.work_failures += 1
+            job.work_error = reason
+            job.work_nonce = None
+            wait_s = min(MAX_BACKOFF_S, 2.0 ** min(job.work_failures, 10))
+            job.work_lease_until = await clock_s(session) + wait_s
+
+
+async def give_back(services: Services, work: JobWork) -> None:
+    """Ends the lease unfinished: at shutdown, or when the work is not wanted any more."""
+    async with services.database.transaction() as session:
+        statement = select(BatchJob).where(
+            BatchJob.uid == work.uid, BatchJob.work_nonce == work.nonce
+        )
+        job = (await session.execute(statement.with_for_update())).scalar_one_or_none()
+        if job is not None:
+            job.work_nonce, job.work_lease_until = None, 0.0

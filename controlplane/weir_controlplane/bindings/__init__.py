@@ -1,0 +1,1 @@
+"""What administrators give to tenants: namespaces, and prefixes of URIs."""

@@ -1,0 +1,30 @@
+"""What is expected of each running batch, as this replica last worked it out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchOutlook:
+    """What is expected of one batch. Times are seconds since 1970.
+
+    ``end_at``: when its last line is expected; while no pod serves its model, as if one began
+    now. ``eta_at``: the same, None while no pod serves it.
+    """
+
+    end_at: float | None
+    eta_at: float | None
+    waiting_reason: str | None
+
+
+class Outlook:
+    """The newest expectations, by batch."""
+
+    def __init__(self) -> None:
+        self.batches: Mapping[str, BatchOutlook] = {}
+
+    def of(self, batch_id: str) -> BatchOutlook | None:
+        """What is expected of a batch; None when nothing is (yet)."""
+        return self.batches.get(batch_id)

@@ -1,0 +1,1 @@
+"""Signed links to results: who has one needs no key until it expires."""

@@ -1,0 +1,154 @@
+"""Bytes to and from URIs that were allowed: fsspec for folders and S3, plain GET for HTTP.
+
+HTTP follows no redirect and connects to the very address that was checked (§8 Security).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import socket
+from collections.abc import AsyncIterator, Collection, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+
+import httpx
+
+from weir_controlplane.errors import StorageError
+from weir_controlplane.files.storage import Storage, StorageWriter
+from weir_controlplane.uris.rules import Uri, UriRefusedError
+
+BLOCK_BYTES = 8 << 20
+HTTP_TIMEOUT_S = 30.0
+_HTTPS_PORT, _HTTP_PORT = 443, 80
+
+
+class UriUnreadableError(Exception):
+    """What a URI names cannot be read, and asking again would not help; says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UriAccess:
+    """Reads and writes URIs. ``private_hosts``: names that may lead to private addresses."""
+
+    private_hosts: Collection[str] = ()
+
+    async def read(self, uri: Uri, prefix: Uri) -> AsyncIterator[bytes]:
+        """The bytes of an object, block by block; ``prefix`` is what allows it.
+
+        Raises:
+            UriUnreadableError: there is no such object, or the server refuses.
+            UriRefusedError: it leads to an address or a folder that is not allowed.
+            StorageError: the store fails; another time it may not.
+        """
+        if uri.scheme in {"http", "https"}:
+            async for block in self._get(uri):
+                yield block
+            return
+        storage = _storage(uri, prefix)
+        try:
+            async for block in storage.stream(uri.name, block_bytes=BLOCK_BYTES):
+                yield block
+        except StorageError as error:
+            if isinstance(error.__cause__, (FileNotFoundError, IsADirectoryError)):
+                raise UriUnreadableError("there is no such object") from error
+            if isinstance(error.__cause__, PermissionError):
+                raise UriUnreadableError("the control plane may not read it") from error
+            raise
+
+    async def write(self, uri: Uri, prefix: Uri, blocks: AsyncIterator[bytes]) -> None:
+        """Writes an object: it appears whole or not at all.
+
+        Raises:
+            UriRefusedError: it leads to a folder that is not allowed.
+            StorageError: the store fails.
+            StorageFullError: it has no room.
+        """
+        async with _storage(uri, prefix).writer(uri.name) as writer:
+            await _copy(blocks, writer)
+
+    async def _get(self, uri: Uri) -> AsyncIterator[bytes]:
+        address = await self._checked_address(uri)
+        # Connected to the address that was checked; name and certificate stay the host's.
+        url = httpx.URL(uri.url)
+        request = httpx.Request(
+            "GET",
+            url.copy_with(host=address),
+            headers={"Host": url.netloc.decode("ascii"), "Accept-Encoding": "identity"},
+            extensions={"sni_hostname": url.host},
+        )
+        try:
+            async with httpx.AsyncClient(timeout=HTTP_TIMEOUT_S, trust_env=False) as client:
+                request.extensions["timeout"] = httpx.Timeout(HTTP_TIMEOUT_S).as_dict()
+                response = await client.send(request, stream=True, follow_redirects=False)
+                try:
+                    _check_status(response.status_code)
+                    async for block in response.aiter_raw():
+                        yield block
+                finally:
+                    await response.aclose()
+        except httpx.HTTPError as error:
+            raise StorageError(f"the server failed: {type(error).__name__}") from error
+
+    async def _checked_address(self, uri: Uri) -> str:
+        host, _, port = uri.authority.partition(":")
+        default = _HTTPS_PORT if uri.scheme == "https" else _HTTP_PORT
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(
+                host, int(port or default), type=socket.SOCK_STREAM
+            )
+        except OSError as error:
+            raise StorageError(f"the host {host} cannot be resolved") from error
+        addresses = [str(item[4][0]) for item in found]
+        if host not in self.private_hosts:
+            check_public(host, addresses)
+        return addresses[0]
+
+
+def check_public(host: str, addresses: Sequence[str]) -> None:
+    """Checks that every address of a host is a public one.
+
+    Raises:
+        UriRefusedError: one is not, and the administrator has not named the host.
+    """
+    for text in addresses:
+        address = ipaddress.ip_address(text)
+        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        if not address.is_global or address.is_multicast:
+            raise UriRefusedError(f"{host} is at a private address, which no administrator allowed")
+
+
+def _check_status(status: int) -> None:
+    if status == HTTPStatus.OK:
+        return
+    if status in {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.REQUEST_TIMEOUT} or status >= 500:
+        raise StorageError(f"the server answers {status}")
+    raise UriUnreadableError(f"the server answers {status}; redirects are not followed")
+
+
+def _storage(uri: Uri, prefix: Uri) -> Storage:
+    if uri.scheme == "file":
+        _check_links(uri, prefix)
+    try:
+        return Storage(uri.folder.text)
+    except ValueError as error:
+        raise StorageError(str(error)) from error
+
+
+def _check_links(uri: Uri, prefix: Uri) -> None:
+    """Checks that no symbolic link leads out of the prefix's folder.
+
+    Raises:
+        UriRefusedError: one does.
+    """
+    root = os.path.realpath("/" + "/".join(prefix.segments))
+    real = os.path.realpath("/" + "/".join(uri.segments))
+    if os.path.commonpath([root, real]) != root:
+        raise UriRefusedError("a symbolic link leads out of its prefix")
+
+
+async def _copy(blocks: AsyncIterator[bytes], writer: StorageWriter) -> None:
+    async for block in blocks:
+        await writer.write(block)
