@@ -64,7 +64,8 @@ class PodReport:
     uid: str
     name: str
     state: str | None = None
-    policy_expires_at: datetime | None = None
+    last_sync_at: datetime | None = None
+    policy_fresh: bool | None = None
     total_kv_blocks: int | None = None
     offline_kv_threshold_blocks: int | None = None
     step_budget_s: float | None = None
@@ -74,34 +75,26 @@ class PodReport:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceReport:
-    """The control plane's answer about one LLMService: what is registered, and how it does."""
+    """The control plane's answer about one LLMService.
 
-    model: str | None
-    service_account: str
-    pods: tuple[PodReport, ...] = ()
-    slo_attainment: float | None = None
-    policy_fresh: bool | None = None
-    offline_tokens_per_s: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeliveryReport:
-    """What became of the copy of the results to ``output.uri``.
-
-    ``state``: none, pending, done or failed.
+    ``slo`` is each objective over all its pods; ``model`` and ``service_account`` are what is
+    registered, None when that is not known.
     """
 
-    state: str = "none"
-    output_uri: str | None = None
-    error_uri: str | None = None
-    message: str | None = None
+    model: str | None = None
+    service_account: str | None = None
+    pods: tuple[PodReport, ...] = ()
+    slo: tuple[SloReport, ...] = ()
+    offline_tokens_per_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchReport:
-    """The control plane's answer about one BatchJob; docs/protocol.md explains each field.
+    """The control plane's answer about one BatchJob (docs/protocol.md).
 
-    ``batch_id`` None: no batch exists, by ``suspended`` or while its input is read.
+    ``batch_id`` None: no batch exists, by ``suspended`` or while its input is read. ``reason``:
+    why no pod can take its lines. ``output_uri`` and ``error_uri``: the copy at ``output.uri``, or
+    else signed links. ``delivery_state``: none, pending, done or failed.
     """
 
     uid: str
@@ -112,20 +105,18 @@ class BatchReport:
     total_lines: int = 0
     completed_lines: int = 0
     failed_lines: int = 0
-    created_at: datetime | None = None
     started_at: datetime | None = None
     expires_at: datetime | None = None
-    ended_at: datetime | None = None
+    finished_at: datetime | None = None
     deadline_at: datetime | None = None
     eta_at: datetime | None = None
     predicted_miss: bool = False
-    waiting_reason: str | None = None
+    reason: str | None = None
     errors: tuple[str, ...] = ()
-    output_file_id: str | None = None
-    error_file_id: str | None = None
-    output_link: str | None = None
-    error_link: str | None = None
-    delivery: DeliveryReport = DeliveryReport()
+    output_uri: str | None = None
+    error_uri: str | None = None
+    delivery_state: str = "none"
+    delivery_message: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
