@@ -10,3 +10,8 @@ options=(--quiet --generate-hashes --no-header --no-annotate --python-version 3.
     "${options[@]}" --output-file requirements/dev.txt "$@"
 "$uv" pip compile requirements/bootstrap.in "${options[@]}" \
     --output-file requirements/bootstrap.txt "$@"
+for image in "operator" "controlplane --extra s3" "agent"; do # what images/*.Dockerfile install
+    read -ra extras <<<"--extra $image"
+    "$uv" pip compile pyproject.toml "${extras[@]}" "${options[@]}" \
+        --constraint requirements/dev.txt --output-file "requirements/${image%% *}.txt" "$@"
+done

@@ -26,7 +26,7 @@ case "$(uname -s)-$(uname -m)" in
     *) fail "$(uname -s) on $(uname -m) is not supported: the CPU build of vLLM needs Linux on x86_64 or aarch64" ;;
 esac
 
-# --- System packages: two servers that the tests start, and a library that vLLM loads -------------
+# --- System packages: servers that the tests start, and a library that vLLM loads -----------------
 has_postgres() {
     command -v initdb >/dev/null || compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null
 }
@@ -37,12 +37,13 @@ has_numa() {
 
 missing=()
 command -v redis-server >/dev/null || missing+=(redis-server)
+command -v promtool >/dev/null || missing+=(prometheus)
 has_postgres || missing+=(postgresql)
 has_numa || missing+=(libnuma1)
 
 if ((${#missing[@]})); then
     command -v apt-get >/dev/null ||
-        fail "missing: ${missing[*]} (Debian names). This system has no apt-get: install Redis 7+, PostgreSQL 14+ and libnuma with its own package manager, then run this again"
+        fail "missing: ${missing[*]} (Debian names). This system has no apt-get: install Redis 7+, PostgreSQL 14+, Prometheus 2.40+ and libnuma with its own package manager, then run this again"
     root=()
     if ((EUID != 0)); then
         sudo -n true 2>/dev/null ||
@@ -60,6 +61,7 @@ if ((${#missing[@]})); then
         fail "could not install ${missing[*]} (the end of apt-get's output is above)"
     }
     command -v redis-server >/dev/null || fail "redis-server is still missing after its installation"
+    command -v promtool >/dev/null || fail "promtool is still missing after the installation of prometheus"
     has_postgres || fail "initdb is still missing after the installation of postgresql"
     has_numa || fail "libnuma.so.1 is still missing after the installation of libnuma1"
 fi
