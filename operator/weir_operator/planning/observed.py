@@ -64,8 +64,7 @@ class PodReport:
     uid: str
     name: str
     state: str | None = None
-    last_sync_at: datetime | None = None
-    policy_fresh: bool | None = None
+    policy_expires_at: datetime | None = None
     total_kv_blocks: int | None = None
     offline_kv_threshold_blocks: int | None = None
     step_budget_s: float | None = None
@@ -75,26 +74,34 @@ class PodReport:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceReport:
-    """The control plane's answer about one LLMService.
+    """The control plane's answer about one LLMService: what is registered, and how it does."""
 
-    ``slo`` is each objective over all its pods; ``model`` and ``service_account`` are what is
-    registered, None when that is not known.
+    model: str | None
+    service_account: str
+    pods: tuple[PodReport, ...] = ()
+    slo_attainment: float | None = None
+    policy_fresh: bool | None = None
+    offline_tokens_per_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeliveryReport:
+    """What became of the copy of the results to ``output.uri``.
+
+    ``state``: none, pending, done or failed.
     """
 
-    model: str | None = None
-    service_account: str | None = None
-    pods: tuple[PodReport, ...] = ()
-    slo: tuple[SloReport, ...] = ()
-    offline_tokens_per_s: float | None = None
+    state: str = "none"
+    output_uri: str | None = None
+    error_uri: str | None = None
+    message: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchReport:
-    """The control plane's answer about one BatchJob (docs/protocol.md).
+    """The control plane's answer about one BatchJob; docs/protocol.md explains each field.
 
-    ``batch_id`` None: no batch exists, by ``suspended`` or while its input is read. ``reason``:
-    why no pod can take its lines. ``output_uri`` and ``error_uri``: the copy at ``output.uri``, or
-    else signed links. ``delivery_state``: none, pending, done or failed.
+    ``batch_id`` None: no batch exists, by ``suspended`` or while its input is read.
     """
 
     uid: str
@@ -105,18 +112,20 @@ class BatchReport:
     total_lines: int = 0
     completed_lines: int = 0
     failed_lines: int = 0
+    created_at: datetime | None = None
     started_at: datetime | None = None
     expires_at: datetime | None = None
-    finished_at: datetime | None = None
+    ended_at: datetime | None = None
     deadline_at: datetime | None = None
     eta_at: datetime | None = None
     predicted_miss: bool = False
-    reason: str | None = None
+    waiting_reason: str | None = None
     errors: tuple[str, ...] = ()
-    output_uri: str | None = None
-    error_uri: str | None = None
-    delivery_state: str = "none"
-    delivery_message: str | None = None
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    output_link: str | None = None
+    error_link: str | None = None
+    delivery: DeliveryReport = DeliveryReport()
 
 
 @dataclass(frozen=True, kw_only=True)
