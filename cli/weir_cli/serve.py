@@ -43,6 +43,17 @@ def agent() -> None:
     run(settings)
 
 
+@serve_app.command()
+def operator() -> None:
+    """Run the Kubernetes operator: LLMServices and BatchJobs become pods and batches."""
+    with _extra("operator"):
+        from weir_operator.settings import OperatorSettings  # noqa: PLC0415 - an optional extra
+    settings = _from_environment(OperatorSettings)
+    with _extra("operator"):
+        from weir_operator.main import run  # noqa: PLC0415
+    run(settings)
+
+
 @contextmanager
 def _extra(name: str) -> Iterator[None]:
     try:
@@ -60,17 +71,18 @@ def _from_environment(settings: type[Settings]) -> Settings:
     try:
         return settings()
     except ValidationError as error:
-        raise CliError(_describe(error), remedy=remedy, status=ExitStatus.USAGE) from None
+        prefix = str(settings.model_config.get("env_prefix", "WEIR_"))
+        raise CliError(_describe(error, prefix), remedy=remedy, status=ExitStatus.USAGE) from None
     except SettingsError as error:  # a list or an object that is not JSON
         raise CliError(str(error), remedy=remedy, status=ExitStatus.USAGE) from None
 
 
-def _describe(error: ValidationError) -> str:
+def _describe(error: ValidationError, prefix: str) -> str:
     """Every wrong setting by the name of its variable."""
     wrong = []
     for item in error.errors(include_url=False, include_input=False):
         place = [str(part) for part in item["loc"]]
-        variable = f"WEIR_{place[0].upper()}: " if place else ""
+        variable = f"{prefix}{place[0].upper()}: " if place else ""
         inside = f"{'.'.join(place[1:])}: " if place[1:] else ""
         wrong.append(f"{variable}{inside}{item['msg'].removeprefix('Value error, ')}")
     return "; ".join(wrong)

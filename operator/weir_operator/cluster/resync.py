@@ -1,0 +1,124 @@
+"""Full lists of every watched kind: at the start, and every ten minutes.
+
+They find deletions that a broken watch passed over, and kinds that came or went.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import structlog
+
+from weir_operator.cluster.api import ClusterApi
+from weir_operator.cluster.errors import ClusterError, NotFoundError
+from weir_operator.cluster.store import POD, ObjectStore
+from weir_operator.cluster.watch import Watched
+from weir_operator.metrics import OperatorMetrics
+from weir_operator.planning.kinds import (
+    BATCH_JOB,
+    CHILD_KINDS,
+    LLM_SERVICE,
+    SERVICE_LABEL,
+    Kind,
+)
+
+log = structlog.get_logger(__name__)
+
+REQUIRED = (
+    Watched(kind=LLM_SERVICE),
+    Watched(kind=BATCH_JOB),
+    Watched(kind=POD, label=SERVICE_LABEL),
+    *(Watched(kind=kind, label=SERVICE_LABEL) for kind in CHILD_KINDS if not kind.optional),
+)
+OPTIONAL = tuple(Watched(kind=kind, label=SERVICE_LABEL) for kind in CHILD_KINDS if kind.optional)
+
+
+class CrdsMissingError(ClusterError):
+    """The API server does not serve Weir's own kinds."""
+
+
+class Resync:
+    """Lists into the store."""
+
+    def __init__(
+        self,
+        api: ClusterApi,
+        store: ObjectStore,
+        *,
+        namespaces: Sequence[str],
+        metrics: OperatorMetrics,
+    ) -> None:
+        """``namespaces``: those acted on; none means all."""
+        self._api = api
+        self._store = store
+        self._namespaces = tuple(namespaces)
+        self._metrics = metrics
+
+    async def kinds(self) -> tuple[Watched, ...]:
+        """What can be watched on this cluster now.
+
+        Raises:
+            CrdsMissingError: Weir's own kinds are not served.
+            ClusterError: the API server does not answer.
+        """
+        for kind in (LLM_SERVICE, BATCH_JOB):
+            if not await self._api.has_kind(kind):
+                raise CrdsMissingError(
+                    f"the cluster has no kind {kind.kind}: apply Weir's CRDs (crds/)"
+                )
+        found = [watched for watched in OPTIONAL if await self._api.has_kind(watched.kind)]
+        return (*REQUIRED, *found)
+
+    async def list_all(self, watched: Sequence[Watched]) -> None:
+        """Lists every kind and takes the lists over.
+
+        Raises:
+            ClusterError: a list failed; the store keeps what it had of that kind.
+        """
+        outcome = "failed"
+        try:
+            for one in watched:
+                await self._list(one)
+            outcome = "done"
+        finally:
+            self._metrics.resyncs.labels(outcome).inc()
+        gone = {one.kind for one in OPTIONAL} - {one.kind for one in watched}
+        for kind in gone:
+            self._store.forget(kind)
+        self.count(watched)
+
+    def count(self, watched: Sequence[Watched]) -> None:
+        """Takes the numbers of objects into the metrics."""
+        for one in watched:
+            self._metrics.objects.labels(one.kind.kind).set(self._store.count(one.kind))
+
+    async def _list(self, watched: Watched) -> None:
+        lists = []
+        for namespace in self._namespaces or (None,):
+            try:
+                lists.append(
+                    await self._api.list(watched.kind, namespace=namespace, label=watched.label)
+                )
+            except NotFoundError:
+                if watched.kind.optional:
+                    return
+                raise
+        items = [item for one in lists for item in one.items]
+        oldest = min((one.resource_version for one in lists), key=_number)
+        lost = self._store.replace(watched.kind, items, oldest)
+        if lost:
+            log.warning("resync.missed_deletions", kind=watched.kind.kind, count=len(lost))
+
+
+def optional_kinds(watched: Sequence[Watched]) -> frozenset[str]:
+    """The names of the optional kinds among them."""
+    return frozenset(one.kind.kind for one in watched if one.kind.optional)
+
+
+def kinds_of(watched: Sequence[Watched]) -> frozenset[Kind]:
+    """The kinds among them."""
+    return frozenset(one.kind for one in watched)
+
+
+def _number(version: str) -> int:
+    return int(version) if version.isdigit() else 0

@@ -1,0 +1,201 @@
+"""The objects that were seen, newest version of each, and which keys a change concerns.
+
+Fed by the watches, by full lists and by the answers to our own writes; used in one loop only.
+A relist after a lost watch says nothing of deletions, so `replace` compares with a full list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from weir_operator.planning.kinds import BATCH_JOB, LLM_SERVICE, SERVICE_LABEL, Kind
+from weir_operator.planning.types import Manifest, ObjectKey
+
+ObjectName = tuple[str, str]
+"""(namespace, name)"""
+
+OWNED_BY_USERS = frozenset({LLM_SERVICE.kind, BATCH_JOB.kind})
+POD = Kind(api_version="v1", kind="Pod", plural="pods")
+_VOLATILE = ("resourceVersion", "managedFields", "generation")
+
+
+class ObjectStore:
+    """Newest known version of every watched object."""
+
+    def __init__(self, enqueue: Callable[[ObjectKey], None]) -> None:
+        """``enqueue`` gets the key of every object that a change concerns."""
+        self._enqueue = enqueue
+        self._objects: dict[str, dict[ObjectName, Manifest]] = {}
+        self._by_service: dict[tuple[str, str, str], set[str]] = {}
+        self._listed: dict[str, int] = {}
+        self._buried: dict[str, int] = {}  # uid → version, of deletions since the last full list
+
+    # --- reading ---------------------------------------------------------------------------
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+        """The newest known version of an object."""
+        return self._objects.get(kind.kind, {}).get((namespace, name))
+
+    def all(self, kind: Kind) -> Iterator[Manifest]:
+        """Every known object of a kind; the store must not change meanwhile."""
+        return iter(self._objects.get(kind.kind, {}).values())
+
+    def of_service(self, kind: Kind, namespace: str, service: str) -> list[Manifest]:
+        """The objects of a kind that carry the label of an LLMService, by name."""
+        names = self._by_service.get((kind.kind, namespace, service), set())
+        return [self._objects[kind.kind][namespace, name] for name in sorted(names)]
+
+    def count(self, kind: Kind) -> int:
+        """How many objects of a kind are known."""
+        return len(self._objects.get(kind.kind, {}))
+
+    # --- writing ---------------------------------------------------------------------------
+
+    def seen(self, kind: Kind, item: Manifest, *, own_write: bool = False) -> None:
+        """An object exists as given. Older versions than the known one change nothing.
+
+        ``own_write``: the answer to a write of ours, which concerns nobody.
+        """
+        where = _name(item)
+        known = self._objects.get(kind.kind, {}).get(where)
+        if self._stale(kind, item, known):
+            return
+        self._put(kind, where, item)
+        if not own_write and _matters(kind, known, item):
+            self._concern(kind, item)
+
+    def gone(self, kind: Kind, item: Manifest) -> None:
+        """An object was deleted; a namesake made since stays."""
+        where = _name(item)
+        known = self._objects.get(kind.kind, {}).get(where)
+        self._buried[_uid(item)] = _version(item["metadata"].get("resourceVersion"))
+        if known is not None and _uid(known) == _uid(item):
+            self._drop(kind, where)
+            self._concern(kind, known)
+
+    def replace(
+        self, kind: Kind, items: list[dict[str, Any]], resource_version: str
+    ) -> list[Manifest]:
+        """Takes over a complete list; returns the objects that had gone unnoticed.
+
+        What was seen in a version newer than the list's is kept: objects and deletions.
+        """
+        version = _version(resource_version)
+        listed = {_name(item) for item in items}
+        self._listed.pop(kind.kind, None)
+        for item in items:
+            if _uid(item) not in self._buried:
+                self.seen(kind, item)
+        lost = [
+            known
+            for where, known in list(self._objects.get(kind.kind, {}).items())
+            if where not in listed and _version(known["metadata"].get("resourceVersion")) <= version
+        ]
+        for known in lost:
+            self._drop(kind, _name(known))
+            self._concern(kind, known)
+        self._listed[kind.kind] = version
+        self._buried = {uid: at for uid, at in self._buried.items() if at > version}
+        return lost
+
+    def forget(self, kind: Kind) -> None:
+        """The API server serves the kind no longer."""
+        for known in list(self.all(kind)):
+            self._drop(kind, _name(known))
+
+    def user_keys(self) -> list[ObjectKey]:
+        """The keys of all objects that users own."""
+        return [
+            ObjectKey(kind=kind.kind, namespace=namespace, name=name)
+            for kind in (LLM_SERVICE, BATCH_JOB)
+            for namespace, name in self._objects.get(kind.kind, {})
+        ]
+
+    def _stale(self, kind: Kind, item: Manifest, known: Manifest | None) -> bool:
+        version = _version(item["metadata"].get("resourceVersion"))
+        if known is None:  # a late word about an object that a list showed to be gone
+            return version <= self._listed.get(kind.kind, 0)
+        return version <= _version(known["metadata"].get("resourceVersion"))
+
+    def _put(self, kind: Kind, where: ObjectName, item: Manifest) -> None:
+        self._unindex(kind, where)
+        if kind.kind in OWNED_BY_USERS or kind.kind == POD.kind:
+            item = _without_managed_fields(item)
+        self._objects.setdefault(kind.kind, {})[where] = item
+        service = _service_of(item)
+        if service:
+            self._by_service.setdefault((kind.kind, where[0], service), set()).add(where[1])
+
+    def _drop(self, kind: Kind, where: ObjectName) -> None:
+        self._unindex(kind, where)
+        self._objects.get(kind.kind, {}).pop(where, None)
+
+    def _unindex(self, kind: Kind, where: ObjectName) -> None:
+        known = self._objects.get(kind.kind, {}).get(where)
+        service = _service_of(known) if known is not None else None
+        if service:
+            place = (kind.kind, where[0], service)
+            names = self._by_service.get(place, set())
+            names.discard(where[1])
+            if not names:
+                self._by_service.pop(place, None)
+
+    def _concern(self, kind: Kind, item: Manifest) -> None:
+        namespace, name = _name(item)
+        if kind.kind in OWNED_BY_USERS:
+            self._enqueue(ObjectKey(kind=kind.kind, namespace=namespace, name=name))
+            if kind == LLM_SERVICE:
+                self._concern_jobs(namespace, name)
+            return
+        service = _service_of(item)
+        if service:
+            self._enqueue(ObjectKey(kind=LLM_SERVICE.kind, namespace=namespace, name=service))
+
+    def _concern_jobs(self, namespace: str, service: str) -> None:
+        for (where, name), job in self._objects.get(BATCH_JOB.kind, {}).items():
+            if where == namespace and job["spec"].get("serviceRef", {}).get("name") == service:
+                self._enqueue(ObjectKey(kind=BATCH_JOB.kind, namespace=namespace, name=name))
+
+
+def _matters(kind: Kind, known: Manifest | None, item: Manifest) -> bool:
+    """Whether anything changed that a plan may depend on.
+
+    An object's own status is written by us alone: such an event is the echo of our own write.
+    """
+    if known is None or _uid(known) != _uid(item):
+        return True
+    skip_status = kind.kind in OWNED_BY_USERS
+    return _essence(known, skip_status=skip_status) != _essence(item, skip_status=skip_status)
+
+
+def _essence(item: Manifest, *, skip_status: bool) -> Mapping[str, Any]:
+    kept = {key: value for key, value in item.items() if not (skip_status and key == "status")}
+    kept["metadata"] = {k: v for k, v in item["metadata"].items() if k not in _VOLATILE}
+    return kept
+
+
+def _without_managed_fields(item: Manifest) -> Manifest:
+    metadata = {k: v for k, v in item["metadata"].items() if k != "managedFields"}
+    return {**item, "metadata": metadata}
+
+
+def _name(item: Manifest) -> ObjectName:
+    metadata = item["metadata"]
+    return str(metadata.get("namespace") or ""), str(metadata["name"])
+
+
+def _uid(item: Manifest) -> str:
+    return str(item["metadata"].get("uid"))
+
+
+def _service_of(item: Manifest) -> str | None:
+    labels = item["metadata"].get("labels") or {}
+    found = labels.get(SERVICE_LABEL)
+    return str(found) if found else None
+
+
+def _version(text: object) -> int:
+    """A resourceVersion as a number, which they are; one that is not counts as new."""
+    found = str(text or "")
+    return int(found) if found.isdigit() else 1 << 63

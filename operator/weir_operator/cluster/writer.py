@@ -1,0 +1,255 @@
+"""Writes to the cluster, each only when something of ours differs. Decides nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+
+from weir_operator.cluster.api import ClusterApi
+from weir_operator.cluster.errors import (
+    ClusterError,
+    ConflictError,
+    ForbiddenError,
+    NamespaceTerminatingError,
+    NotFoundError,
+)
+from weir_operator.cluster.ownership import Applied, applied, must_apply, owned_fields
+from weir_operator.cluster.store import ObjectStore
+from weir_operator.metrics import OperatorMetrics
+from weir_operator.planning.kinds import (
+    BATCH_JOB,
+    CHILD_KINDS,
+    FINALIZER,
+    LLM_SERVICE,
+    SERVICE_LABEL,
+    Kind,
+)
+from weir_operator.planning.types import ChildRef, EventNote, Manifest
+
+log = structlog.get_logger(__name__)
+
+EVENT = Kind(api_version="events.k8s.io/v1", kind="Event", plural="events")
+CONTROLLER = "weir.dev/operator"
+MAX_NOTE_CHARACTERS = 1024
+_WRITTEN = {(kind.api_version, kind.kind): kind for kind in (LLM_SERVICE, BATCH_JOB, *CHILD_KINDS)}
+
+
+class ForeignObjectError(ClusterError):
+    """An object that is not ours has the name that a child would get: it is left alone."""
+
+    permanent = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Memory:
+    """What was last applied to a child, and the fields of it that were ours then."""
+
+    record: Applied
+    fields: Mapping[str, Any]
+
+
+class Writer:
+    """Applies children, status and finalizers, deletes, and sends Events."""
+
+    def __init__(
+        self, api: ClusterApi, store: ObjectStore, *, metrics: OperatorMetrics, instance: str
+    ) -> None:
+        """``instance`` is named in Events as who reports."""
+        self._api = api
+        self._store = store
+        self._metrics = metrics
+        self._instance = instance
+        self._memory: dict[tuple[str, str, str], _Memory] = {}
+
+    async def apply_child(self, owner: Manifest, desired: Manifest) -> bool:
+        """Applies a child where it differs; whether a write was needed.
+
+        Raises:
+            ForeignObjectError: an object of that name exists and is not the owner's.
+            ClusterError: the API server's answer.
+        """
+        kind = kind_of(str(desired["apiVersion"]), str(desired["kind"]))
+        namespace, name = str(desired["metadata"]["namespace"]), str(desired["metadata"]["name"])
+        place = (kind.kind, namespace, name)
+        live = self._store.get(kind, namespace, name)
+        known = self._memory.get(place)
+        if not must_apply(
+            known.record if known else None, desired, live, known.fields if known else {}
+        ):
+            return False
+        if live is None:
+            await self._refuse_foreign(kind, namespace, name, owner)
+        result = await self._api.apply(kind, desired)
+        changed = live is None or _version(live) != _version(result)
+        self._memory[place] = _Memory(record=applied(desired, result), fields=owned_fields(result))
+        self._store.seen(kind, result, own_write=True)
+        self._metrics.writes.labels("child", kind.kind).inc()
+        if changed:
+            log.info("child.applied", kind=kind.kind, namespace=namespace, name=name)
+        return changed
+
+    async def _refuse_foreign(self, kind: Kind, namespace: str, name: str, owner: Manifest) -> None:
+        """Only labelled objects are watched: one that is not shows here, before it is touched.
+
+        Raises:
+            ForeignObjectError: there is one.
+        """
+        try:
+            found = await self._api.get(kind, namespace, name)
+        except NotFoundError:
+            return
+        labels = found["metadata"].get("labels") or {}
+        if labels.get(SERVICE_LABEL) != owner["metadata"]["name"]:
+            raise ForeignObjectError(
+                f"{kind.kind} {name} exists and does not belong to this "
+                f"{owner['kind']}: rename the {owner['kind']}, or delete the {kind.kind}",
+                reason="AlreadyExists",
+            )
+
+    def forget_child(self, kind: Kind, namespace: str, name: str) -> None:
+        """The next apply of this child is done in any case."""
+        self._memory.pop((kind.kind, namespace, name), None)
+
+    def forget_all(self) -> None:
+        """Every next apply is done in any case."""
+        self._memory.clear()
+
+    async def remove(self, ref: ChildRef) -> None:
+        """Deletes that very object; gone already, or replaced by a namesake, is done.
+
+        Raises:
+            ClusterError: any other answer.
+        """
+        try:
+            kind = kind_of(ref.api_version, ref.kind)
+            await self._api.delete(kind, ref.namespace, ref.name, uid=ref.uid)
+        except ConflictError:
+            return
+        self.forget_child(kind, ref.namespace, ref.name)
+        self._metrics.writes.labels("removal", ref.kind).inc()
+        log.info("object.deleted", kind=ref.kind, namespace=ref.namespace, name=ref.name)
+
+    async def write_status(self, owner: Manifest, status: Manifest) -> bool:
+        """Writes the status of that very object; False when it is gone.
+
+        Raises:
+            ClusterError: any other answer.
+        """
+        kind = kind_of(str(owner["apiVersion"]), str(owner["kind"]))
+        try:
+            result = await self._api.apply(
+                kind, {**_identity(owner), "status": status}, status=True
+            )
+        except (NotFoundError, ConflictError):
+            return False
+        self._store.seen(kind, result, own_write=True)
+        self._metrics.writes.labels("status", kind.kind).inc()
+        return True
+
+    async def set_finalizer(self, owner: Manifest, *, wanted: bool) -> bool:
+        """Adds or removes our finalizer on that very object; False when it is gone.
+
+        Raises:
+            ClusterError: any other answer.
+        """
+        kind = kind_of(str(owner["apiVersion"]), str(owner["kind"]))
+        manifest = _identity(owner)
+        if wanted:
+            manifest["metadata"]["finalizers"] = [FINALIZER]
+        try:
+            result = await self._api.apply(kind, manifest)
+        except (NotFoundError, ConflictError):
+            return False
+        left = result["metadata"].get("finalizers") or ()
+        if result["metadata"].get("deletionTimestamp") is None or left:
+            self._store.seen(kind, result, own_write=True)
+        self._metrics.writes.labels("finalizer", kind.kind).inc()
+        if not wanted:
+            reason = "deleted" if owner["metadata"].get("deletionTimestamp") else "ended"
+            self._metrics.releases.labels(reason).inc()
+            log.info(
+                "finalizer.released",
+                kind=kind.kind,
+                namespace=owner["metadata"]["namespace"],
+                name=owner["metadata"]["name"],
+                reason=reason,
+            )
+        return True
+
+    async def send_event(self, owner: Manifest, note: EventNote) -> None:
+        """Sends an Event. One that is refused is counted and logged: nothing depends on it."""
+        metadata = owner["metadata"]
+        now = datetime.now(UTC)
+        manifest = {
+            "apiVersion": EVENT.api_version,
+            "kind": EVENT.kind,
+            "metadata": {
+                "namespace": metadata["namespace"],
+                "generateName": f"{str(metadata['name'])[:200]}.",
+            },
+            "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "type": note.type,
+            "reason": note.reason,
+            "action": note.reason,
+            "note": note.message[:MAX_NOTE_CHARACTERS],
+            "reportingController": CONTROLLER,
+            "reportingInstance": self._instance[:128],
+            "regarding": {
+                "apiVersion": owner["apiVersion"],
+                "kind": owner["kind"],
+                "namespace": metadata["namespace"],
+                "name": metadata["name"],
+                "uid": metadata["uid"],
+            },
+        }
+        outcome = "sent"
+        try:
+            await self._api.create(EVENT, manifest)
+        except NamespaceTerminatingError:
+            outcome = "namespace_terminating"
+        except ForbiddenError as error:
+            outcome = "forbidden"
+            log.warning("event.refused", reason=note.reason, error=str(error))
+        except ClusterError as error:
+            outcome = "failed"
+            log.warning("event.failed", reason=note.reason, error=str(error))
+        self._metrics.events.labels(outcome).inc()
+        log.info(
+            "event",
+            kind=owner["kind"],
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            type=note.type,
+            reason=note.reason,
+        )
+
+
+def kind_of(api_version: str, kind: str) -> Kind:
+    """The kind of a manifest.
+
+    Raises:
+        KeyError: this operator does not write that kind.
+    """
+    return _WRITTEN[api_version, kind]
+
+
+def _identity(owner: Manifest) -> dict[str, Any]:
+    """The least that names an object: with the uid, an apply can never make one."""
+    metadata = owner["metadata"]
+    return {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "metadata": {
+            "namespace": metadata["namespace"],
+            "name": metadata["name"],
+            "uid": metadata["uid"],
+        },
+    }
+
+
+def _version(item: Manifest) -> str:
+    return str(item["metadata"].get("resourceVersion"))

@@ -1,0 +1,236 @@
+"""`weir serve operator`: one replica, from its settings to its end.
+
+The elector, the probes, the queue and all clients run in the main loop; kopf watches in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import structlog
+
+from weir_operator.assembly import Parts, assemble
+from weir_operator.cluster.connection import ConnectionSettingsError, configuration
+from weir_operator.cluster.errors import ClusterError
+from weir_operator.cluster.resync import kinds_of, optional_kinds
+from weir_operator.cluster.watch import Watched, WatchThread, quiet_kopf
+from weir_operator.planning.kinds import Kind
+from weir_operator.planning.types import Manifest
+from weir_operator.probes import ProbeServer
+from weir_operator.settings import OperatorSettings
+
+log = structlog.get_logger(__name__)
+
+EXIT_USAGE = 2
+WAIT_FIRST_S = 0.5
+WAIT_MOST_S = 5.0
+
+
+def run(settings: OperatorSettings) -> None:
+    """Runs an operator until it is asked to stop; ends the process with its exit status.
+
+    Raises:
+        SystemExit: 0 after an orderly end, 2 for a wrong setting. A leader that lost its Lease
+            ends the process with 70 without returning here.
+    """
+    configure_logging(settings.log_level)
+    quiet_kopf()
+    try:
+        asyncio.run(_main(settings))
+    except ConnectionSettingsError as error:
+        _refuse(str(error))
+    except OSError as error:
+        _refuse(
+            f"{settings.host}:{settings.port}: {error.strerror} "
+            "(set WEIR_OPERATOR_HOST, WEIR_OPERATOR_PORT)"
+        )
+    raise SystemExit(0)
+
+
+async def _main(settings: OperatorSettings) -> None:
+    parts = assemble(settings, await configuration(settings.kubeconfig))
+    operator = Operator(parts)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, operator.stop)
+    await operator.run()
+
+
+class Operator:
+    """One replica: a standby until it holds the Lease, then the one who acts."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._stopping = asyncio.Event()
+        self._synced = asyncio.Event()
+        self._waits_for = "the API server has not been reached yet"
+        self._watch: WatchThread | None = None
+        self._watched: tuple[Watched, ...] = ()
+        self._watching = False
+        self._probes = ProbeServer(
+            registry=parts.metrics.registry, unhealthy=self.unhealthy, unready=self.unready
+        )
+        self.port = 0
+
+    def stop(self) -> None:
+        """Asks for an orderly end."""
+        self._stopping.set()
+
+    def unhealthy(self) -> str | None:
+        """Why the process should be restarted: it answers, so it need not be."""
+        return None
+
+    def unready(self) -> str | None:
+        """Why it cannot take over. A standby that has seen everything is ready."""
+        if not self._synced.is_set():
+            return self._waits_for
+        return None if self._watching else "watches are down"
+
+    async def run(self) -> None:
+        """Runs until `stop`.
+
+        Raises:
+            OSError: the address of the probes cannot be listened on.
+        """
+        parts = self._parts
+        settings = parts.settings
+        self.port = await self._probes.start(settings.host, settings.port)
+        log.info("operator.started", identity=parts.elector.identity, port=self.port)
+        parts.watchdog.start()
+        tasks = [
+            asyncio.create_task(parts.elector.run(), name="elector"),
+            asyncio.create_task(self._observe(), name="observe"),
+            asyncio.create_task(self._act(), name="act"),
+        ]
+        stopping = asyncio.create_task(self._stopping.wait(), name="stop")
+        try:
+            await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    task.result()  # a defect ends the process: a restart begins from the truth
+        finally:
+            await self._end([stopping, *tasks])
+
+    async def _end(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
+        parts = self._parts
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await parts.elector.release()
+        parts.watchdog.stop()
+        if self._watch is not None:
+            await self._watch.stop()
+        await self._probes.close()
+        await parts.http.aclose()
+        for client in parts.clients:
+            await client.close()  # type: ignore[no-untyped-call]
+        log.info("operator.stopped")
+
+    async def _act(self) -> None:
+        """Waits for the Lease and the first lists, then works."""
+        await self._parts.elector.leading.wait()
+        await self._synced.wait()
+        for key in self._parts.store.user_keys():
+            self._parts.queue.add(key)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._parts.queue.run())
+            group.create_task(self._parts.progress.run())
+
+    async def _observe(self) -> None:
+        """Watches and lists; an API server that does not answer is waited for."""
+        settings = self._parts.settings
+        random = Random()  # noqa: S311 - jitter
+        pause_s = WAIT_FIRST_S
+        while True:
+            try:
+                await self._look()
+            except ClusterError as error:
+                self._waits_for = str(error)
+                log.warning("cluster.waits", reason=str(error))
+                await asyncio.sleep(random.uniform(pause_s / 2, pause_s))
+                pause_s = min(WAIT_MOST_S, pause_s * 2)
+            else:
+                pause_s = WAIT_FIRST_S
+                await asyncio.sleep(settings.resync_s * random.uniform(0.9, 1.0))
+
+    async def _look(self) -> None:
+        """One probe of the kinds and one full list of each."""
+        parts = self._parts
+        watched = await parts.resync.kinds()
+        if self._watch is None or kinds_of(watched) != kinds_of(self._watched):
+            await self._watch_these(watched)
+        await parts.resync.list_all(watched)
+        parts.observer.optional_kinds = optional_kinds(watched)
+        if self._synced.is_set():
+            parts.executor.forget_sent()
+            for key in parts.store.user_keys():
+                parts.queue.add(key)
+        else:
+            log.info("operator.synced", kinds=len(watched))
+        self._synced.set()
+        parts.metrics.synced.set(1)
+
+    async def _watch_these(self, watched: tuple[Watched, ...]) -> None:
+        parts = self._parts
+        if self._watch is not None:
+            await self._watch.stop()
+        self._watched = watched
+        self._watch = WatchThread(
+            parts.configuration,
+            watched,
+            self,
+            namespaces=parts.settings.namespaces,
+            identity=parts.elector.identity,
+            random=Random(),  # noqa: S311 - jitter
+        )
+        self._watch.start()
+
+    def watching(self) -> None:
+        """Watches run."""
+        self._watching = True
+        self._parts.metrics.watch_up.set(1)
+
+    def watches_ended(self) -> None:
+        """Watches have ended; they start again."""
+        self._watching = False
+        self._parts.metrics.watch_up.set(0)
+
+    def observed(self, kind: Kind, event: str | None, item: Manifest) -> None:
+        """An event of a watch."""
+        store = self._parts.store
+        if event == "DELETED":
+            store.gone(kind, item)
+        else:
+            store.seen(kind, item)
+        self._parts.metrics.objects.labels(kind.kind).set(store.count(kind))
+
+
+def configure_logging(level: str) -> None:
+    """Structured logs as JSON on stderr."""
+    number = logging.getLevelNamesMapping()[level.upper()]
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+def _refuse(message: str) -> None:
+    print(f"error: {message}", file=sys.stderr)  # noqa: T201 - the last word of a command
+    raise SystemExit(EXIT_USAGE)

@@ -1,0 +1,136 @@
+"""Snapshots for planning: what the store, the control plane and one look at a ConfigMap say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from weir_operator.backoff import Clock
+from weir_operator.cluster.api import ClusterApi
+from weir_operator.cluster.errors import NotFoundError
+from weir_operator.cluster.store import POD, ObjectStore
+from weir_operator.control_plane.client import ControlPlaneClient, ControlPlaneError
+from weir_operator.control_plane.reports import ReportBook
+from weir_operator.planning.kinds import BATCH_JOB, CHILD_KINDS, LLM_SERVICE, Kind
+from weir_operator.planning.observed import (
+    ObservedBatchJob,
+    ObservedLLMService,
+    OperatorDefaults,
+)
+from weir_operator.planning.types import Manifest, ObjectKey, PutBatchJob
+
+CONFIG_MAP = Kind(api_version="v1", kind="ConfigMap", plural="configmaps")
+
+
+def child_place(key: ObjectKey) -> tuple[str, ...]:
+    """Where the refusals of an object's children are kept."""
+    return ("child", key.kind, key.namespace, key.name)
+
+
+def job_place(uid: str) -> tuple[str, ...]:
+    """Where the refusal of a BatchJob is kept."""
+    return ("job", uid)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObserverTerms:
+    """Settings that planning reads."""
+
+    defaults: OperatorDefaults
+    finalizer_deadline_s: float
+
+
+class Observer:
+    """Makes the snapshots."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        reports: ReportBook,
+        api: ClusterApi,
+        client: ControlPlaneClient,
+        *,
+        terms: ObserverTerms,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._reports = reports
+        self._api = api
+        self._terms = terms
+        self._client = client
+        self._clock = clock
+        self.optional_kinds: frozenset[str] = frozenset()
+
+    def llmservice(self, key: ObjectKey) -> ObservedLLMService | None:
+        """An LLMService and its surroundings; None when there is none."""
+        service = self._store.get(LLM_SERVICE, key.namespace, key.name)
+        if service is None:
+            return None
+        heard = self._reports.service(key.namespace, key.name)
+        reached = self._reports.reached
+        refusals = self._reports.refusals_under(child_place(key))
+        return ObservedLLMService(
+            service=service,
+            children={
+                (kind.kind, str(child["metadata"]["name"])): child
+                for kind in CHILD_KINDS
+                for child in self._store.of_service(kind, key.namespace, key.name)
+            },
+            pods=tuple(self._store.of_service(POD, key.namespace, key.name)),
+            control_plane_reached=reached,
+            report=heard.report if reached and heard is not None else None,
+            refusals={(place[0], place[1]): refusal for place, refusal in refusals.items()},
+            optional_kinds=self.optional_kinds,
+            defaults=self._terms.defaults,
+            now=datetime.now(UTC),
+        )
+
+    async def batchjob(self, key: ObjectKey) -> ObservedBatchJob | None:
+        """A BatchJob and its surroundings; None when there is none.
+
+        Raises:
+            ClusterError: its ConfigMap cannot be read.
+        """
+        job = self._store.get(BATCH_JOB, key.namespace, key.name)
+        if job is None:
+            return None
+        uid = str(job["metadata"]["uid"])
+        service_name = (job["spec"].get("serviceRef") or {}).get("name")
+        await self._look_again(job, uid)
+        heard = self._reports.job(uid)
+        return ObservedBatchJob(
+            job=job,
+            service=self._store.get(LLM_SERVICE, key.namespace, str(service_name)),
+            config_map=await self._config_map(job),
+            control_plane_reached=self._reports.reached,
+            report=None if heard is None else heard.report,
+            refusal=self._reports.refusal((*job_place(uid), PutBatchJob.__name__)),
+            finalizer_deadline_s=self._terms.finalizer_deadline_s,
+            now=datetime.now(UTC),
+        )
+
+    async def _look_again(self, job: Manifest, uid: str) -> None:
+        """A batch that should be known and is not: no list decides that it is lost."""
+        expected = (job.get("status") or {}).get("batchID")
+        if not expected or not self._reports.reached or self._reports.job(uid) is not None:
+            return
+        asked_at_s = self._clock()
+        try:
+            heard = await self._client.job(uid)
+        except ControlPlaneError as error:
+            self._reports.reach(answered=not error.unreachable)
+            return
+        if heard is not None:
+            self._reports.heard_job(heard, asked_at_s=asked_at_s)
+
+    async def _config_map(self, job: Manifest) -> Manifest | None:
+        """The ConfigMap that the input names; read once, since the first accepted input wins."""
+        named = (job["spec"].get("input") or {}).get("configMapKeyRef")
+        if not named or (job.get("status") or {}).get("batchID"):
+            return None
+        try:
+            return await self._api.get(
+                CONFIG_MAP, str(job["metadata"]["namespace"]), str(named["name"])
+            )
+        except NotFoundError:
+            return None
