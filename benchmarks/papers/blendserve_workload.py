@@ -139,7 +139,8 @@ class Workload:
             system_tokens=max(1, self.system_tokens // factor),
             header_tokens=np.where(self.header_tokens > 0, units(self.header_tokens), 0),
             private_tokens=units(self.private_tokens),
-            output_tokens=units(self.output_tokens),
+            # one unit comes with the last of the prompt, the others are decodes
+            output_tokens=(self.output_tokens - 1 + factor // 2) // factor + 1,
             block_tokens=max(1, self.block_tokens // factor),
         )
 
@@ -153,7 +154,9 @@ class Workload:
         system = self.system_tokens // size
         header = np.repeat((self.system_tokens + self.header_tokens) // size, blocks)
         sources = len(Source)
-        owner = np.repeat(sources + int(self.family.max(initial=0)) + 1 + np.arange(len(self)), blocks)
+        owner = np.repeat(
+            sources + int(self.family.max(initial=0)) + 1 + np.arange(len(self)), blocks
+        )
         owner = np.where(at < header, np.repeat(sources + self.family, blocks), owner)
         owner = np.where(at < system, np.repeat(self.source, blocks), owner)
         return Prompts(

@@ -109,5 +109,5 @@ def partition_memory(
 
 
 def blended_density(compute_s: float, memory_s: float) -> float:
-    """Density of a set of requests, from their sums of seconds; infinite without memory-bound work."""
+    """Density of a set, from its sums of seconds; infinite without memory-bound work."""
     return compute_s / memory_s if memory_s > 0 else inf

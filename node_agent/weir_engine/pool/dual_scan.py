@@ -23,10 +23,18 @@ class Side(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlendHint:
-    """What a request carries from the global tree: its end, and its unit's compute density."""
+    """What a request carries from the global tree.
+
+    ``side``: its end; ``density``: its unit's compute density; ``held_tokens``: KV tokens that it
+    holds on average while it runs, its prompt plus half the output it is expected to have.
+    """
 
     side: Side
     density: float
+    held_tokens: float
+
+
+_Waiting = tuple[Request, BlendHint]
 
 
 class DualScanOrder:
@@ -36,8 +44,8 @@ class DualScanOrder:
     that is the order of the tree. KV memory is split between the sides so that the blend has
     ``target_density``; the next request is of the side whose share is filled least.
 
-    A request counts with the KV it holds on average, prompt plus half its output, so that its
-    share does not drift while it decodes. It counts from its admission to its end.
+    A request counts with the KV it holds on average, so that its share does not drift while it
+    decodes. It counts from its admission to its end.
 
     Raises:
         ConfigError: a target that is not above 0.
@@ -51,11 +59,9 @@ class DualScanOrder:
             raise ConfigError(f"target_density is {target_density}: give more than 0")
         self._target = target_density
         self._hint = hint
-        self._waiting: dict[Side, dict[RequestId, tuple[Request, float]]] = {
-            side: {} for side in Side
-        }
+        self._waiting: dict[Side, dict[RequestId, _Waiting]] = {side: {} for side in Side}
         self._side: dict[RequestId, Side] = {}
-        self._running: list[tuple[Request, Side]] = []
+        self._running: list[_Waiting] = []
 
     def __len__(self) -> int:
         return len(self._side)
@@ -78,7 +84,7 @@ class DualScanOrder:
             raise DuplicateRequestError(f"request {request.id} waits in the pool already")
         hint = self._hint(request)
         self._side[request.id] = hint.side
-        self._waiting[hint.side][request.id] = (request, hint.density)
+        self._waiting[hint.side][request.id] = (request, hint)
 
     def remove(self, request_id: RequestId) -> None:
         """It waits no more: it ended before it ran.
@@ -94,11 +100,11 @@ class DualScanOrder:
         Raises:
             UnknownRequestError: it does not wait here.
         """
-        request, side = self._leave(request_id)
+        entry = self._leave(request_id)
         self._running = [
-            entry for entry in self._running if entry[0].state is not RequestState.FINISHED
+            other for other in self._running if other[0].state is not RequestState.FINISHED
         ]
-        self._running.append((request, side))
+        self._running.append(entry)
 
     def candidates(self, limit: int, now_s: float) -> Sequence[Request]:  # noqa: ARG002
         """The first ``limit`` in the order to try; nothing changes."""
@@ -112,21 +118,19 @@ class DualScanOrder:
                 rest = Side.RIGHT if left is None else Side.LEFT
                 found += _rest(heads[rest], queues[rest], limit - len(found))
                 break
-            side = self._lacking(held, left[1], right[1])
-            request = heads[side]
-            if request is None:
-                break
-            found.append(request[0])
-            held[side] += average_tokens(request[0])
+            side = self._lacking(held, left[1].density, right[1].density)
+            request, hint = left if side is Side.LEFT else right
+            found.append(request)
+            held[side] += hint.held_tokens
             heads[side] = next(queues[side], None)
         return found
 
     def held_tokens(self) -> dict[Side, float]:
         """KV tokens that each side's running requests hold on average."""
         held = dict.fromkeys(Side, 0.0)
-        for request, side in self._running:
+        for request, hint in self._running:
             if request.state is not RequestState.FINISHED:
-                held[side] += average_tokens(request)
+                held[hint.side] += hint.held_tokens
         return held
 
     def _lacking(self, held: dict[Side, float], left: float, right: float) -> Side:
@@ -139,24 +143,14 @@ class DualScanOrder:
             return Side.LEFT if part.left >= part.right else Side.RIGHT
         return Side.LEFT if held[Side.LEFT] < part.left * total else Side.RIGHT
 
-    def _leave(self, request_id: RequestId) -> tuple[Request, Side]:
+    def _leave(self, request_id: RequestId) -> _Waiting:
         side = self._side.pop(request_id, None)
         if side is None:
             raise UnknownRequestError(f"request {request_id} does not wait in the pool")
-        request, _ = self._waiting[side].pop(request_id)
-        return request, side
+        return self._waiting[side].pop(request_id)
 
 
-def average_tokens(request: Request) -> float:
-    """KV tokens that a request holds on average while it runs."""
-    output = request.expected_output_tokens
-    expected = request.max_output_tokens if output is None else output
-    return request.prompt_tokens + expected / 2
-
-
-def _rest(
-    head: tuple[Request, float] | None, queue: Iterator[tuple[Request, float]], upto: int
-) -> list[Request]:
+def _rest(head: _Waiting | None, queue: Iterator[_Waiting], upto: int) -> list[Request]:
     if head is None:
         return []
     return [head[0], *(request for (request, _), _ in zip(queue, range(upto - 1), strict=False))]

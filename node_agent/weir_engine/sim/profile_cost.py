@@ -96,16 +96,17 @@ class ProfileCost:
 
     def step_s(self, batch: StepBatch) -> float:
         """Noiseless seconds of a whole step."""
-        return self._total_s(self.profile.timing.step(batch))
+        return self.total_s(self.profile.timing.step(batch))
 
     def seconds(self, parts: Sequence[Part], rng: np.random.Generator) -> float:
         """Seconds of a step with its noise: one draw a step, shared by its layers."""
         draw = min(max(float(rng.standard_normal()), -_LONGEST_DRAW), _LONGEST_DRAW)
         time = self.profile.timing.step(batch_of(parts))
-        total_s = self._total_s(time)
+        total_s = self.total_s(time)
         return max(total_s + self.noise_scale * draw * time.std_s, 0.5 * total_s)
 
-    def _total_s(self, time: StepTime) -> float:
+    def total_s(self, time: StepTime) -> float:
+        """Seconds of a whole step from its parts, as this backend runs them."""
         if self.backend is Backend.SEQUENTIAL:
             return time.sequential_s
         compute_s = time.dense_s + time.prefill_s

@@ -8,7 +8,7 @@ from tests.engine.pool.requests import make_request, names
 from weir_engine.errors import ConfigError, DuplicateRequestError, UnknownRequestError
 from weir_engine.ids import RequestId
 from weir_engine.pool.density import partition_memory
-from weir_engine.pool.dual_scan import BlendHint, DualScanOrder, Side, average_tokens
+from weir_engine.pool.dual_scan import BlendHint, DualScanOrder, Side
 from weir_engine.request import Request, RequestState
 
 _LEFT, _RIGHT = 3.73, 0.096
@@ -16,7 +16,9 @@ _LEFT, _RIGHT = 3.73, 0.096
 
 def _hint(request: Request) -> BlendHint:
     left = request.id.startswith("l")
-    return BlendHint(side=Side.LEFT if left else Side.RIGHT, density=_LEFT if left else _RIGHT)
+    return BlendHint(
+        side=Side.LEFT if left else Side.RIGHT, density=_LEFT if left else _RIGHT, held_tokens=110.0
+    )
 
 
 def _scanner(left: int, right: int, *, target: float = 1.27) -> DualScanOrder:
@@ -77,7 +79,7 @@ def test_an_ended_request_gives_its_memory_back_to_its_side() -> None:
     ended = next(request for request in first if request.id.startswith("l"))
     before = order.held_tokens()[Side.LEFT]
     ended.move(RequestState.FINISHED)
-    assert order.held_tokens()[Side.LEFT] == before - average_tokens(ended)
+    assert order.held_tokens()[Side.LEFT] == before - 110.0
     (after,) = order.candidates(1, 0.0)
     assert after.id.startswith("l")
 
@@ -93,11 +95,6 @@ def test_the_target_decides_who_starts_and_can_be_changed() -> None:
     assert names(order.candidates(1, 0.0)) == ["l0"]
     order.set_target(0.2)
     assert names(order.candidates(1, 0.0)) == ["r0"]
-
-
-def test_a_request_counts_with_what_it_holds_on_average() -> None:
-    assert average_tokens(make_request("l0", "", output_tokens=20)) == 110
-    assert average_tokens(make_request("l1", "")) == 105  # at most 10 tokens of output
 
 
 def test_requests_are_known_once_and_leave_once() -> None:

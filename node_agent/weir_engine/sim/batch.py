@@ -1,0 +1,167 @@
+"""A whole batch in virtual time: hundreds of thousands of requests without online traffic.
+
+One planned step stands for several equal steps of the engine, in units of as many tokens; the
+scheduler and the KV manager are the production ones and know nothing of it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weir_engine.ids import RequestClass, RequestId
+from weir_engine.kv.manager import KvManager
+from weir_engine.request import Request
+from weir_engine.sim.cost import Part
+from weir_engine.sim.engine import Running, SimEngine
+from weir_engine.sim.profile_cost import ProfileCost
+from weir_engine.sim.profiles import StepBatch
+from weir_engine.sim.records import RequestRecord
+from weir_engine.sim.workload import RequestSpec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchSet:
+    """Offline requests as arrays ``(n,)``; a request's id is its number.
+
+    ``hashes`` and ``offsets``: the block hashes that others may share, request after request.
+    ``expected_tokens``: the output that KV memory is kept for when a request is admitted.
+    """
+
+    prompt_tokens: NDArray[np.int64]
+    output_tokens: NDArray[np.int64]
+    expected_tokens: NDArray[np.int64]
+    hashes: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+
+    def spec(self, number: int) -> RequestSpec:
+        """The request as a feeder hands it out: a number, and no text."""
+        return RequestSpec(
+            id=RequestId(str(number)),
+            klass=RequestClass.OFFLINE,
+            arrival_s=0.0,
+            segments=(),
+            output_tokens=int(self.output_tokens[number]),
+        )
+
+
+class BatchEngine(SimEngine):
+    """An engine whose requests come from a ``BatchSet``: their hashes are not made from text."""
+
+    def __init__(
+        self, *, kv: KvManager, cost: "CoarseCost", rng: np.random.Generator, batch: BatchSet
+    ) -> None:
+        super().__init__(kv=kv, cost=cost, rng=rng)
+        self._batch_set = batch
+
+    def accept(self, spec: RequestSpec, arrival_s: float) -> Request:
+        """Take a request in by its number."""
+        number, batch = int(spec.id), self._batch_set
+        hashes = batch.hashes[batch.offsets[number] : batch.offsets[number + 1]].tolist()
+        request = Request(
+            id=spec.id,
+            klass=spec.klass,
+            arrival_s=arrival_s,
+            prompt_tokens=int(batch.prompt_tokens[number]),
+            max_output_tokens=spec.output_tokens,
+            expected_output_tokens=int(batch.expected_tokens[number]),
+            block_hashes=hashes,
+        )
+        self._known[spec.id] = Running(
+            request=request, output_tokens=spec.output_tokens, hashes=hashes
+        )
+        self.kv.expect(request)
+        return request
+
+
+class CoarseCost:
+    """The cost of ``factor`` equal steps that are planned as one.
+
+    Lengths are in units of ``factor`` tokens. A decode of one unit is one token in each of the
+    steps; prompts are computed one after the other over the steps, each with its share of tokens.
+    ``compute_s`` and ``memory_s`` sum up dense layers with prefills, and attention of the decodes.
+    """
+
+    def __init__(self, cost: ProfileCost, *, factor: int = 1) -> None:
+        self._cost = cost
+        self._factor = factor
+        self.compute_s = 0.0
+        self.memory_s = 0.0
+
+    @property
+    def empty_step_s(self) -> float:
+        """What an empty step costs; see ``StepCost``."""
+        return self._cost.empty_step_s
+
+    def work_s(self, parts: Sequence[Part]) -> float:
+        """Nothing: it is asked for online parts only, and there are none."""
+        return 0.0 * len(parts)
+
+    def seconds(self, parts: Sequence[Part], rng: np.random.Generator) -> float:  # noqa: ARG002
+        """Noiseless seconds of the steps, and what their lanes took."""
+        factor = self._factor
+        decodes = [part.computed_tokens + 1 for part in parts if part.tokens == 1]
+        prompts = [part for part in parts if part.tokens > 1]
+        share = sum(part.tokens for part in prompts)  # a step's, of factor times as many tokens
+        context = factor * sum(decodes)
+        shortest = factor * min(decodes, default=0)
+        longest = factor * max(decodes, default=0)
+        total_s = 0.0
+        for prefills in _spread(prompts, share, factor):
+            batch = StepBatch(
+                share + len(decodes), prefills, len(decodes), context, shortest, longest
+            )
+            time = self._cost.profile.timing.step(batch)
+            total_s += self._cost.total_s(time)
+            self.compute_s += time.dense_s + time.prefill_s
+            self.memory_s += time.decode_s
+        return total_s
+
+
+def _spread(prompts: Sequence[Part], share: int, factor: int) -> Iterator[list[tuple[int, int]]]:
+    """The prompts of each step, ``share`` tokens in each: (new, computed) tokens."""
+    rest = iter(prompts)
+    left = done = 0
+    for _ in range(factor):
+        room, step = share, []
+        while room:
+            if not left:
+                part = next(rest)
+                left, done = part.tokens * factor, part.computed_tokens * factor
+            tokens = min(left, room)
+            step.append((tokens, done))
+            left, done, room = left - tokens, done + tokens, room - tokens
+        yield step
+
+
+class OrderFeeder:
+    """Hands out requests in an order: at most ``window`` of them wait in the engine.
+
+    ``waiting`` says how many wait now.
+    """
+
+    def __init__(
+        self,
+        batch: BatchSet,
+        order: Sequence[int],
+        *,
+        waiting: Callable[[int], int],
+        window: int = 128,
+    ) -> None:
+        self._batch = batch
+        self._rest = iter(order)
+        self._waiting = waiting
+        self._window = window
+
+    def take(self, *, now_s: float, unfinished: int) -> list[RequestSpec]:  # noqa: ARG002
+        """Fills the window up when half of it is gone."""
+        missing = self._window - self._waiting(unfinished)
+        if 2 * missing < self._window:
+            return []
+        return [
+            self._batch.spec(number) for _, number in zip(range(missing), self._rest, strict=False)
+        ]
+
+    def online_ended(self, record: RequestRecord) -> None:
+        """Makes no difference."""
