@@ -83,6 +83,9 @@ PROGRAMS = {
         _kubernetes("kubelet", "node"),
         _kubernetes("kube-proxy", "node"),
         *map(_containerd, ("containerd", "containerd-shim-runc-v2", "ctr")),
+        Program(
+            name="coredns", module="coredns", package="weir.dev/e2e/tools/coredns", group="node"
+        ),
         Program(name="pause", module="pause", package="weir.dev/e2e/tools/pause", group="node"),
         *map(_cni, ("main/bridge", "main/loopback", "ipam/host-local", "meta/portmap")),
     )
@@ -136,9 +139,10 @@ class Binaries:
         """
         found = self.find(name)
         if found is None:
+            group = PROGRAMS[name].group
             raise NoBinaryError(
-                f"{name} is neither in {ASSETS_VARIABLE} nor built yet: run `make binaries` "
-                "(once, some minutes)"
+                f"{name} is neither in {ASSETS_VARIABLE} nor built yet: run "
+                f"`python -m e2e.cluster.binaries {group}` (once, some minutes)"
             )
         return found
 

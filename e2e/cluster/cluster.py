@@ -80,7 +80,7 @@ class Cluster:
         api.start()
         node.start()
         pause = self._binaries.path("pause")
-        node.import_image(archive.write(STATE / "pause.tar", name=PAUSE_IMAGE, program=pause))
+        node.import_image(archive.of_program(STATE / "pause.tar", name=PAUSE_IMAGE, program=pause))
         return api, node
 
     def down(self) -> None:

@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from e2e.cluster import node_config
-from e2e.cluster.api_server import ApiServer
+from e2e.cluster.api_server import ADMINS, ApiServer
 from e2e.cluster.node_config import NodePaths
 
 NODE_NAME = "weir-node"
@@ -54,6 +56,9 @@ class Node:
         )
         self.kubelet = api.component("kubelet", self._kubelet_options(), ready=self._kubelet_ready)
         self.proxy = api.component("kube-proxy", self._proxy_options())
+        self.dns = api.component(
+            "coredns", [f"-conf={paths.state / 'Corefile'}"], ready=self._dns_ready
+        )
 
     def start(self) -> None:
         """Starts everything; returns when the node is Ready.
@@ -63,13 +68,14 @@ class Node:
         """
         self.containerd.start()
         self.containerd.wait_ready()
-        for component in (self.scheduler, self.proxy, self.kubelet):
+        for component in (self.scheduler, self.proxy, self.dns, self.kubelet):
             component.start()
+        self.dns.wait_ready()
         self.kubelet.wait_ready(within_s=120)
 
     def close(self) -> None:
         """Ends the node's own processes; what runs in pods is ended with the control group."""
-        for component in (self.kubelet, self.proxy, self.scheduler, self.containerd):
+        for component in (self.kubelet, self.dns, self.proxy, self.scheduler, self.containerd):
             component.stop()
 
     def import_image(self, archive: Path) -> None:
@@ -100,6 +106,12 @@ class Node:
         (paths.cni / "10-weir.conflist").write_text(
             node_config.pod_network(paths, pod_cidr=str(site.pod_cidr))
         )
+        (paths.state / "Corefile").write_text(
+            node_config.dns(
+                address=site.address,
+                kubeconfig=self._api.user_kubeconfig("coredns", groups=(ADMINS,)),
+            )
+        )
         (paths.state / "kubelet.json").write_text(
             node_config.kubelet(
                 paths,
@@ -108,6 +120,13 @@ class Node:
                 control_group=control_group,
             )
         )
+
+    def _dns_ready(self) -> bool:
+        url = f"http://{self._api.site.address}:{node_config.DNS_READY_PORT}/ready"
+        try:
+            return httpx.get(url, timeout=2, trust_env=False).status_code == 200
+        except httpx.TransportError:
+            return False
 
     def _containerd_ready(self) -> bool:
         return self._run_ctr("version").returncode == 0

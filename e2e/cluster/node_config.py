@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PAUSE_IMAGE = "localhost/pause:1"
+DNS_READY_PORT = 8181
+DOMAIN = "cluster.local"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +102,27 @@ def pod_network(paths: NodePaths, *, pod_cidr: str) -> str:
     )
 
 
+def dns(*, address: str, kubeconfig: Path) -> str:
+    """CoreDNS' configuration: Services have names, and nothing else has."""
+    return f"""\
+{DOMAIN}:53 in-addr.arpa:53 {{
+    bind {address}
+    errors
+    ready {address}:{DNS_READY_PORT}
+    kubernetes {DOMAIN} in-addr.arpa {{
+        kubeconfig {kubeconfig}
+        ttl 1
+    }}
+}}
+.:53 {{
+    bind {address}
+    template ANY ANY {{
+        rcode NXDOMAIN
+    }}
+}}
+"""
+
+
 def kubelet(paths: NodePaths, *, address: str, authority: Path, control_group: str) -> str:
     """The kubelet's configuration (JSON, which is YAML too)."""
     return json.dumps(
@@ -120,7 +143,9 @@ def kubelet(paths: NodePaths, *, address: str, authority: Path, control_group: s
             "oomScoreAdj": 0,  # a lower one needs CAP_SYS_RESOURCE
             "containerRuntimeEndpoint": f"unix://{paths.containerd_socket}",
             "podLogsDir": str(paths.pod_logs),
-            "resolvConf": "/dev/null",  # there is no DNS: Services are found by their addresses
+            "resolvConf": "/dev/null",  # pods get the cluster's DNS alone
+            "clusterDNS": [address],
+            "clusterDomain": DOMAIN,
             # The machine is shared: only a really full one evicts.
             "evictionHard": {
                 "memory.available": "100Mi",
