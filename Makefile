@@ -6,7 +6,7 @@ BIN := .venv/bin
 STAMP := .venv/.weir-setup
 PYTEST_ARGS ?=
 
-.PHONY: help setup check binaries test coverage demo bench faults claims docs crds lock clean
+.PHONY: help setup check binaries test coverage demo bench faults claims docs crds images lock clean
 
 help:  ## list the commands
 	@sed -nE 's/^([a-z0-9]+):.*  ## (.*)/\1\t\2/p' Makefile | expand -t 12
@@ -25,7 +25,7 @@ check: $(STAMP)  ## lint, format, types, layering, and the tests that hold the d
 	$(BIN)/pytest -q tests/docs
 
 binaries: $(STAMP)  ## what a Kubernetes API server needs, built once from Go modules (tests need it)
-	$(BIN)/python -m e2e.cluster.binaries api
+	$(BIN)/python -m e2e.cluster.binaries api helm
 
 test: $(STAMP) binaries  ## all tests (PYTEST_ARGS for options)
 	$(BIN)/pytest -q $(PYTEST_ARGS)
@@ -48,11 +48,15 @@ faults: $(STAMP)  ## kill each process ten times at random moments of a batch; p
 claims: $(STAMP)  ## what the benchmarks claim, the unmet first
 	$(BIN)/python -m benchmarks.claims
 
-docs: $(STAMP)  ## regenerate the generated parts of README.md and docs/
+docs: $(STAMP)  ## regenerate the generated parts of README.md, docs/ and the chart
+	$(BIN)/python -m scripts.generate_chart
 	$(BIN)/python -m scripts.generate_docs
 
 crds: $(STAMP)  ## regenerate crds/ from the operator's object models
 	$(BIN)/python -m weir_operator.api.generate crds
+
+images:  ## build the images of operator, control plane and agent (images/build.sh has the options)
+	images/build.sh
 
 lock: $(STAMP)  ## compile requirements/*.txt from pyproject.toml
 	scripts/lock.sh

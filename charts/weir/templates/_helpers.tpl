@@ -93,7 +93,7 @@ topologySpreadConstraints:
 {{- end }}
 
 {{- define "weir.controlplaneURL" -}}
-{{ printf "http://%s-controlplane.%s.svc:%v" (include "weir.fullname" .) .Release.Namespace .Values.controlplane.service.port }}
+{{ default (printf "http://%s-controlplane.%s.svc:%v" (include "weir.fullname" .) .Release.Namespace .Values.controlplane.service.port) .Values.controlplane.url }}
 {{- end }}
 
 {{- define "weir.adminKeySecret" -}}

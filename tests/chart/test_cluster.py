@@ -1,0 +1,271 @@
+"""The chart on a real API server: what it takes, who may do what, upgrades, the hooks' commands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.cluster.api_server import ApiServer
+from e2e.cluster.kubectl import Kubectl
+from tests.chart import rbac_table
+from tests.chart.chart import CHART, ROOT, Helm, Manifest, named, of_kind, pods, rules
+from weir_operator.crds.__main__ import main as crds_command
+from weir_operator.planning.kinds import FINALIZER
+
+pytestmark = pytest.mark.kubernetes
+FORBIDDEN = (
+    ("core", "secrets", "get"),
+    ("core", "secrets", "list"),
+    ("core", "configmaps", "list"),
+    ("core", "pods", "create"),
+    ("core", "pods/exec", "create"),
+    ("core", "nodes", "list"),
+    ("core", "serviceaccounts/token", "create"),
+    ("weir.dev", "llmservices", "delete"),
+    ("rbac.authorization.k8s.io", "clusterroles", "create"),
+    ("rbac.authorization.k8s.io", "clusterrolebindings", "create"),
+    ("apiextensions.k8s.io", "customresourcedefinitions", "delete"),
+)
+"""Rights that nobody of ours may have, asked for besides every right in the table."""
+
+
+def test_the_table_of_rights_is_the_charts(rendered: Mapping[str, list[Manifest]]) -> None:
+    """The table is what was reviewed; ``uninstall.deleteCRDs`` adds a right that it names."""
+    assert set(rbac_table.read()) == rules(rendered["everything"])
+    extra = rules(rendered["everything"]) - rules(rendered["default"])
+    assert [(row.account, row.verbs) for row in extra] == [("weir-uninstall", ("get", "delete"))]
+
+
+def test_the_api_server_takes_every_object(
+    rendered: Mapping[str, list[Manifest]], kubectl: Kubectl, namespace: str
+) -> None:
+    """Pods of templates too, under restricted pod security."""
+    for values in ("default", "external"):
+        objects: list[Manifest] = json.loads(json.dumps(rendered[values]))
+        for number, (_, pod) in enumerate(list(pods(objects))):
+            claimed = {"name": "data", "emptyDir": {}}  # what a StatefulSet adds to its pods
+            if all(volume["name"] != "data" for volume in pod["spec"]["volumes"]):
+                pod["spec"]["volumes"].append(claimed)
+            objects.append(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Pod",
+                    "metadata": {"name": f"pod-{number}"},
+                    "spec": {**pod["spec"], "serviceAccountName": "default"},
+                }
+            )
+        for item in objects:
+            if "namespace" in item["metadata"]:
+                item["metadata"]["namespace"] = namespace
+        options = ("--dry-run=server", "--validate=strict")
+        result = kubectl.try_apply(*objects, options=options)
+        assert result.ok, result.stderr
+        assert "would violate" not in result.stderr
+
+
+@pytest.fixture(scope="module")
+def installed(
+    helm: Helm, api_server: ApiServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Helm, str]]:
+    """The release without its hooks (no node runs them), in a namespace of its own."""
+    folder = tmp_path_factory.mktemp("installed")
+    cluster = Helm(binary=helm.binary, folder=folder, kubeconfig=api_server.kubeconfig)
+    place = ("--namespace", "chart-test")
+    cluster.run("install", "weir", CHART, *place, "--create-namespace", "--no-hooks")
+    yield cluster, "chart-test"
+    if "weir" in cluster.run("list", "--short", *place):
+        cluster.run("uninstall", "weir", *place, "--no-hooks")
+    api_server.kubectl.run("delete", "namespace", "chart-test", "--wait=false")
+
+
+def review(account: str, namespace: str, right: tuple[str, str, str], name: str) -> Manifest:
+    group, resource, verb = right
+    resource, _, subresource = resource.partition("/")
+    attributes: dict[str, str] = {
+        "group": "" if group == "core" else group,
+        "resource": resource,
+        "verb": verb,
+        "namespace": namespace,
+        "name": name,
+        **({"subresource": subresource} if subresource else {}),
+    }
+    return {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {
+            "user": f"system:serviceaccount:chart-test:{account}",
+            "groups": ["system:serviceaccounts", "system:authenticated"],
+            "resourceAttributes": attributes,
+        },
+    }
+
+
+def rights(rows: Sequence[rbac_table.Row]) -> set[tuple[str, str, str]]:
+    return {
+        (group, resource, verb)
+        for row in rows
+        for group in row.groups
+        for resource in row.resources
+        for verb in row.verbs
+    }
+
+
+@pytest.mark.parametrize("account", ["weir-operator", "weir-controlplane"])
+def test_a_service_account_may_do_what_the_table_says_and_no_more(
+    installed: tuple[Helm, str], api_server: ApiServer, account: str
+) -> None:
+    _, namespace = installed
+    table = rbac_table.read()
+    own = [row for row in table if row.account == account]
+    asked = sorted(rights(table) | set(FORBIDDEN))
+    questions, expected = [], []
+    for place in (namespace, "elsewhere"):
+        reach = [row for row in own if row.scope == "cluster" or place == namespace]
+        for right in asked:
+            granted = [row for row in reach if right in rights([row])]
+            named_only = bool(granted) and all(row.names for row in granted)
+            questions.append(review(account, place, right, account if named_only else ""))
+            expected.append((right, place, bool(granted)))
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": questions})
+    answers = api_server.kubectl.run(
+        "create", "-f", "-", "--output=json", "--validate=false", stdin=text
+    )
+    decoder, position = json.JSONDecoder(), 0
+    found: list[Manifest] = []
+    while position < len(answers.stdout.rstrip()):
+        item, position = decoder.raw_decode(answers.stdout, position)
+        found += item["items"] if item["kind"] == "List" else [item]
+        while answers.stdout[position : position + 1].isspace():
+            position += 1
+    allowed = [item["status"].get("allowed", False) for item in found]
+    assert len(allowed) == len(expected)
+    wrong = [e for e, is_allowed in zip(expected, allowed, strict=True) if e[2] != is_allowed]
+    assert wrong == []
+
+
+def data_of(kubectl: Kubectl) -> dict[str, Any]:
+    return {
+        item["metadata"]["name"]: item["data"]
+        for item in kubectl.list("secrets")
+        if not item["metadata"]["name"].startswith("sh.helm")
+    }
+
+
+def test_an_upgrade_keeps_secrets_and_an_uninstall_keeps_data(
+    installed: tuple[Helm, str], api_server: ApiServer
+) -> None:
+    helm, namespace = installed
+    kubectl = api_server.kubectl.inside(namespace)
+    before = data_of(kubectl)
+    assert set(before) == {"weir-admin-key", "weir-database", "weir-redis"}
+    place = ("--namespace", namespace, "--no-hooks")
+    helm.run("upgrade", "weir", CHART, *place, values={"controlplane": {"replicas": 3}})
+    deployment = kubectl.get("deployment", "weir-controlplane")
+    assert deployment is not None
+    assert deployment["spec"]["replicas"] == 3
+    assert data_of(kubectl) == before
+
+    helm.run("uninstall", "weir", *place)
+    left = data_of(kubectl)
+    assert left == {name: before[name] for name in ("weir-admin-key", "weir-database")}
+    assert kubectl.get("persistentvolumeclaim", "weir-files") is not None
+
+    helm.run("install", "weir", CHART, *place)
+    again = data_of(kubectl)
+    assert {name: again[name] for name in left} == left
+
+
+def hook_account(
+    rendered: Sequence[Manifest], account: str, namespace: str, api_server: ApiServer
+) -> Path:
+    """A kubeconfig of a hook Job's ServiceAccount, with the roles that the chart gives it."""
+    text = json.dumps(
+        [
+            item
+            for item in of_kind(
+                rendered,
+                "ServiceAccount",
+                "Role",
+                "RoleBinding",
+                "ClusterRole",
+                "ClusterRoleBinding",
+            )
+            if item["metadata"]["name"] == account
+        ]
+    )
+    objects = json.loads(text.replace('"weir-system"', json.dumps(namespace)))
+    for item in objects:
+        if item["kind"].startswith("Cluster"):  # two tests, two accounts, no meeting
+            item["metadata"]["name"] += f"-{namespace}"
+        if item["kind"] == "ClusterRoleBinding":
+            item["roleRef"]["name"] += f"-{namespace}"
+    api_server.kubectl.inside(namespace).apply(*objects)
+    return api_server.service_account_kubeconfig(namespace, account)
+
+
+def run_crds(*words: str, kubeconfig: Path) -> None:
+    """Runs a hook Job's command as its account; fails when it fails."""
+    assert crds_command(["--kubeconfig", str(kubeconfig), *words]) == 0
+
+
+def crd(kubectl: Kubectl) -> dict[str, Any]:
+    found = kubectl.get("customresourcedefinition", "batchjobs.weir.dev")
+    assert found is not None
+    return found
+
+
+def test_the_crd_hook_applies_what_the_repository_has_and_corrects_it(
+    rendered: Mapping[str, list[Manifest]], api_server: ApiServer, namespace: str
+) -> None:
+    kubeconfig = hook_account(rendered["default"], "weir-crds", namespace, api_server)
+    kubectl = api_server.kubectl
+    run_crds("apply", kubeconfig=kubeconfig)
+    first = crd(kubectl)
+    wanted = yaml.safe_load((ROOT / "crds" / "weir.dev_batchjobs.yaml").read_text())
+    (version,) = first["spec"]["versions"]
+    assert version["schema"] == wanted["spec"]["versions"][0]["schema"]
+    run_crds("apply", kubeconfig=kubeconfig)
+    assert crd(kubectl)["metadata"]["generation"] == first["metadata"]["generation"]
+
+    change = [{"op": "replace", "path": "/spec/names/shortNames", "value": ["other"]}]
+    name = "batchjobs.weir.dev"
+    kubectl.run("patch", "crd", name, "--type=json", "--patch", json.dumps(change))
+    run_crds("apply", kubeconfig=kubeconfig)
+    assert crd(kubectl)["spec"]["names"]["shortNames"] == ["bj"]
+
+
+def test_the_uninstall_hook_stops_the_operator_and_leaves_no_finalizer_of_ours(
+    rendered: Mapping[str, list[Manifest]], api_server: ApiServer, kubectl: Kubectl, namespace: str
+) -> None:
+    kubeconfig = hook_account(rendered["default"], "weir-uninstall", namespace, api_server)
+    operator = json.loads(json.dumps(named(rendered["default"], "Deployment", "weir-operator")))
+    # Accepted pods would wait for a node for ever, and end at once when they are deleted.
+    kubectl.apply(
+        operator,
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "weir-operator"}},
+    )
+    job = {
+        "apiVersion": "weir.dev/v1alpha1",
+        "kind": "BatchJob",
+        "metadata": {"name": "night", "finalizers": [FINALIZER, "example.com/other"]},
+        "spec": {"serviceRef": {"name": "llama"}, "input": {"inline": "{}"}},
+    }
+    kubectl.apply(job)
+    words = ("release", "--namespace", namespace, "--deployment", "weir-operator")
+    run_crds(*words, kubeconfig=kubeconfig)
+    stopped = kubectl.get("deployment", "weir-operator")
+    found = kubectl.get("batchjob", "night")
+    assert stopped is not None
+    assert found is not None
+    assert stopped["spec"]["replicas"] == 0
+    assert kubectl.list("pods") == []
+    assert found["metadata"]["finalizers"] == ["example.com/other"]
+    patch = json.dumps({"metadata": {"finalizers": []}})
+    kubectl.run("patch", "batchjob", "night", "--type=merge", "--patch", patch)
+    kubectl.run("delete", "deployment", "weir-operator")
+    run_crds(*words, kubeconfig=kubeconfig)  # an operator that is gone is stopped

@@ -1,0 +1,137 @@
+"""Values: every one described, wrong and unknown ones refused by name."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.chart.chart import CHART, ROOT, Helm, HelmError, Manifest, named
+
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+
+BAD: Mapping[str, tuple[Mapping[str, Any], str]] = {
+    "unknown at the top": ({"operators": {}}, "'operators' not allowed"),
+    "unknown below": ({"operator": {"replica": 2}}, "'replica' not allowed"),
+    "unknown setting": ({"controlplane": {"settings": {"chunks": 1}}}, "'chunks' not allowed"),
+    "setting of the chart": ({"controlplane": {"settings": {"port": 1}}}, "'port' not allowed"),
+    "setting out of bounds": (
+        {"controlplane": {"settings": {"chunk_lines": 0}}},
+        "/controlplane/settings/chunk_lines",
+    ),
+    "setting of a wrong type": (
+        {"operator": {"settings": {"workers": "many"}}},
+        "/operator/settings/workers",
+    ),
+    "no replicas": ({"controlplane": {"replicas": 0}}, "/controlplane/replicas"),
+    "half a replica": ({"operator": {"replicas": 1.5}}, "/operator/replicas"),
+    "replicas as text": ({"operator": {"replicas": "2"}}, "/operator/replicas"),
+    "log level": ({"operator": {"logLevel": "trace"}}, "/operator/logLevel"),
+    "pull policy": ({"images": {"pullPolicy": "Sometimes"}}, "/images/pullPolicy"),
+    "image in capitals": ({"images": {"operator": {"repository": "Weir"}}}, "/operator/repository"),
+    "image tag": ({"images": {"operator": {"tag": "a b"}}}, "/images/operator/tag"),
+    "image digest": ({"images": {"vllmAgent": {"digest": "sha256:1"}}}, "/vllmAgent/digest"),
+    "pull secret as text": ({"images": {"pullSecrets": ["a"]}}, "/images/pullSecrets/0"),
+    "name in capitals": ({"fullnameOverride": "Weir"}, "/fullnameOverride"),
+    "secret's name": ({"database": {"existingSecret": "my secret"}}, "/database/existingSecret"),
+    "URL for a secret": (
+        {"database": {"existingSecret": "postgresql://u:p@h/d"}},
+        "/database/existingSecret",
+    ),
+    "storage size": ({"database": {"inChart": {"storage": {"size": "big"}}}}, "/storage/size"),
+    "root": ({"database": {"inChart": {"runAsUser": 0}}}, "/database/inChart/runAsUser"),
+    "files with a password": ({"files": {"url": "s3://key:secret@bucket"}}, "/files/url"),
+    "files by path": ({"files": {"url": "/data"}}, "/files/url"),
+    "access mode": ({"files": {"volume": {"accessMode": "Any"}}}, "/files/volume/accessMode"),
+    "service type": ({"controlplane": {"service": {"type": "Ingress"}}}, "/service/type"),
+    "service port": ({"controlplane": {"service": {"port": 70000}}}, "/service/port"),
+    "label that is a number": ({"commonLabels": {"team": 1}}, "/commonLabels/team"),
+    "memory": ({"operator": {"resources": {"limits": {"memory": "lots"}}}}, "/limits/memory"),
+    "resources": ({"operator": {"resources": {"limit": {}}}}, "'limit' not allowed"),
+    "variable without name": ({"operator": {"extraEnv": [{"value": "1"}]}}, "/operator/extraEnv/0"),
+    "create": ({"monitoring": {"podMonitor": {"create": True}}}, "/podMonitor/create"),
+    "interval": ({"monitoring": {"podMonitor": {"interval": "15"}}}, "/podMonitor/interval"),
+    "peer": ({"networkPolicy": {"clients": [{"namespace": "a"}]}}, "/networkPolicy/clients/0"),
+    "address": ({"networkPolicy": {"apiServer": {"cidrs": ["10.0.0.1"]}}}, "/apiServer/cidrs/0"),
+    "no ports": ({"networkPolicy": {"dns": {"ports": []}}}, "/networkPolicy/dns/ports"),
+    "flag as text": ({"uninstall": {"deleteData": "yes"}}, "/uninstall/deleteData"),
+    "redis as text": ({"redis": {"enabled": "no"}}, "/redis/enabled"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_wrong_value_is_refused_by_name(helm: Helm, name: str) -> None:
+    values, said = BAD[name]
+    with pytest.raises(HelmError) as refused:
+        helm.render(values)
+    assert said in str(refused.value)
+
+
+def test_the_chart_passes_helm_lint(helm: Helm) -> None:
+    assert "0 chart(s) failed" in helm.run("lint", CHART, "--strict")
+
+
+def test_every_value_has_a_description_and_a_default() -> None:
+    undescribed: list[str] = []
+    unknown: list[str] = []
+
+    def compare(schema: Mapping[str, Any], values: object, path: str) -> None:
+        resolved = schema
+        if "$ref" in schema:
+            resolved = SCHEMA["definitions"][schema["$ref"].rpartition("/")[2]] | schema
+        if not resolved.get("description"):
+            undescribed.append(path)
+        properties = resolved.get("properties")
+        if isinstance(values, dict) and properties and not path.endswith(("settings", "resources")):
+            unknown.extend(f"{path}.{key}" for key in set(properties) ^ set(values))
+            for key in set(properties) & set(values):
+                compare(properties[key], values[key], f"{path}.{key}")
+
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    for key in values:
+        compare(SCHEMA["properties"][key], values[key], key)
+    assert set(SCHEMA["properties"]) - set(values) == {"global"}
+    assert undescribed == []
+    assert unknown == []
+
+
+def test_what_the_chart_takes_from_the_code_is_fresh() -> None:
+    command = [sys.executable, "-m", "scripts.generate_chart", "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def environment(deployment: Manifest) -> dict[str, Any]:
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    return {item["name"]: item.get("value", item.get("valueFrom")) for item in container["env"]}
+
+
+def test_settings_reach_the_processes_as_they_read_them(
+    rendered: Mapping[str, list[Manifest]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from weir_controlplane.settings import Settings
+    from weir_operator.settings import OperatorSettings
+
+    told = environment(named(rendered["everything"], "Deployment", "weir-controlplane"))
+    told |= environment(named(rendered["everything"], "Deployment", "weir-operator"))
+    told["WEIR_DATABASE_URL"] = "postgresql+asyncpg://weir:secret@host/weir"
+    told["WEIR_REDIS_URL"] = "redis://:secret@host:6379/0"
+    for name, value in told.items():
+        monkeypatch.setenv(name, value if isinstance(value, str) else "weir-0")
+    known = {f"WEIR_{name.upper()}" for name in Settings.model_fields}
+    known |= {f"WEIR_OPERATOR_{name.upper()}" for name in OperatorSettings.model_fields}
+    assert {name for name in told if name.startswith("WEIR_")} <= known
+    controlplane = Settings()
+    operator = OperatorSettings()  # type: ignore[call-arg] # from the environment
+    assert (controlplane.chunk_lines, controlplane.poll_s) == (16, 0.5)
+    assert (controlplane.host, controlplane.port) == ("0.0.0.0", 8080)  # noqa: S104
+    assert controlplane.models == ("a", "b")
+    assert operator.namespaces == ("ads", "search")
+    assert operator.lease_name == "weir-operator"
+    assert operator.control_plane_url == "http://weir-controlplane.weir-system.svc:8080"
+    assert operator.vllm_image == "registry.test/team/weir-agent:0.1.0"
