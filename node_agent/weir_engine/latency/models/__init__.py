@@ -12,14 +12,17 @@ from weir_engine.latency.models.echo import EchoModel
 from weir_engine.latency.models.fitted import FittedModel
 from weir_engine.latency.models.hygen import HygenModel
 from weir_engine.latency.models.linear import LinearModel
+from weir_engine.latency.models.modulewise import ModulewiseModel
 
 __all__ = [
+    "MODEL_NAMES",
     "AttentionModel",
     "EchoModel",
     "FittedModel",
     "HygenModel",
     "LatencyModel",
     "LinearModel",
+    "ModulewiseModel",
     "create",
 ]
 
@@ -27,7 +30,11 @@ _BY_NAME: dict[str, type[FittedModel]] = {
     AttentionModel.name: AttentionModel,
     EchoModel.name: EchoModel,
     HygenModel.name: HygenModel,
+    ModulewiseModel.name: ModulewiseModel,
 }
+
+MODEL_NAMES = tuple(_BY_NAME)
+"""Names that ``create`` knows."""
 
 
 def create(

@@ -1,0 +1,166 @@
+"""OmniServe's module-wise model: it finds spikes with few probes and adds modules up."""
+
+import json
+from math import inf
+
+import pytest
+
+from weir_engine.errors import ConfigError
+from weir_engine.latency.features import EMPTY_SHAPE, StepShape
+from weir_engine.latency.models import ModulewiseModel, create
+from weir_engine.latency.models.module_tables import Grid, ModuleTables
+from weir_engine.latency.models.spikes import spike_search, table_of
+
+LIMITS = {"max_batched_tokens": 1024, "max_seqs": 32, "max_model_len_tokens": 2048}
+
+
+class Device:
+    """Exact modules with a spike every 128 tokens: our own example, the paper has only a figure."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def dense(self, tokens: int) -> float:
+        self.calls += 1
+        return 2e-3 + 5e-3 * -(-tokens // 128) + 1e-7 * tokens
+
+    def prefill_attention(self, new_tokens: int, computed_tokens: int) -> float:
+        return 1e-5 + 1e-9 * new_tokens * (computed_tokens + new_tokens / 2)
+
+    def decode_attention(self, sequences: int, context_tokens: int, beside_tokens: int) -> float:
+        slower = 1.0 + (0.5 if beside_tokens else 0.0)
+        return slower * sequences * context_tokens * 2e-8 * (1 + 1 / sequences)
+
+    def step(self, shape: StepShape) -> float:
+        seconds = (
+            3e-3
+            + self.dense(shape.tokens)
+            + 2e-5 * (shape.prefill_requests + shape.decode_requests)
+        )
+        if shape.prefill_requests:
+            seconds += 1e-5 * shape.prefill_requests + 1e-9 * shape.prefill_history
+        if shape.decode_requests:
+            n = shape.decode_requests
+            context = shape.decode_context // n
+            seconds += self.decode_attention(n, context, shape.prefill_tokens)
+        return seconds
+
+
+def some_steps() -> list[StepShape]:
+    made = []
+    for i in range(1, 40):
+        shape = EMPTY_SHAPE
+        for _ in range(i % 9):
+            shape = shape.with_decode(100 + 37 * i)
+        if i % 4 or shape.is_empty:
+            shape = shape.with_prefill(13 * i, 29 * i)
+        if i % 5 == 0:
+            shape = shape.with_prefill(64, 0)
+        made.append(shape)
+    return made
+
+
+@pytest.fixture(scope="module")
+def model() -> ModulewiseModel:
+    device = Device()
+    made = ModulewiseModel.profiled(device, **LIMITS)
+    for shape in some_steps()[::2]:
+        made.update(shape, device.step(shape))
+    made.refit()
+    return made
+
+
+def test_spikes_are_found_with_fewer_probes_than_sizes() -> None:
+    device = Device()
+    points = spike_search(device.dense, 1024)
+    assert device.calls < 200
+    table = table_of(points, 1024)
+    for tokens in (1, 127, 128, 129, 500, 513, 1024):
+        assert table[tokens] == pytest.approx(device.dense(tokens), rel=0.01)
+
+
+def test_a_flat_module_needs_four_probes() -> None:
+    assert sorted(spike_search(lambda _: 1.0, 4096)) == [1, 16, 2048, 4096]
+
+
+def test_a_module_of_one_size_is_a_constant() -> None:
+    assert table_of(spike_search(lambda _: 2.0, 1), 1) == [2.0, 2.0]
+
+
+def test_steps_it_never_saw_are_predicted_within_a_percent(model: ModulewiseModel) -> None:
+    device = Device()
+    for shape in some_steps()[1::2]:
+        assert model.predict(shape) == pytest.approx(device.step(shape), rel=0.01)
+
+
+def test_an_empty_step_takes_no_time_and_extra_work_never_negative(model: ModulewiseModel) -> None:
+    assert model.predict(EMPTY_SHAPE) == 0.0
+    for shape in some_steps():
+        assert model.marginal(shape, EMPTY_SHAPE.with_decode(200)) >= 0
+        assert model.decode_cost(300, shape) >= 0
+    assert model.decode_cost(300) > 0
+    assert model.fixed_s > 2e-3
+
+
+def test_prefill_tokens_found_by_bisection_fit_the_limit(model: ModulewiseModel) -> None:
+    shape = EMPTY_SHAPE.with_decode(500)
+    for limit_s in (0.012, 0.02, 0.03):
+        tokens = model.max_prefill_tokens(shape, 100, limit_s, 0.5, 1024)
+        assert 0 < tokens < 1024
+        assert model.predict(shape.with_prefill(tokens, 100)) <= limit_s
+        assert model.predict(shape.with_prefill(tokens + 1, 100)) > limit_s
+    assert model.max_prefill_tokens(shape, 0, inf, 0.5, 700) == 700
+    assert model.max_prefill_tokens(shape, 0, 1e-4, 0.5, 700) == 0
+    assert model.max_prefill_tokens(shape, 0, 0.0, 0.5, 700) == 0
+    assert model.max_prefill_tokens(shape, 0, 1.0, 0.5, 0) == 0
+
+
+def test_beyond_its_tables_it_goes_on(model: ModulewiseModel) -> None:
+    inside = EMPTY_SHAPE.with_prefill(1024, 0)
+    beyond = EMPTY_SHAPE.with_prefill(4096, 0)
+    assert 3 * model.predict(inside) < model.predict(beyond) < 6 * model.predict(inside)
+
+
+def test_a_saved_model_predicts_the_same(model: ModulewiseModel) -> None:
+    state = json.loads(json.dumps(model.state()))
+    again = create("modulewise", state)
+    for shape in some_steps():
+        assert again.predict(shape) == pytest.approx(model.predict(shape))
+
+
+def test_unprofiled_it_still_learns_from_whole_steps() -> None:
+    made = create("modulewise")
+    for n in range(1, 200):
+        shape = EMPTY_SHAPE.with_prefill(n, 10 * n)
+        made.update(shape, 5e-3 + 1e-4 * n + 1e-8 * n * (10.5 * n))
+    made.refit()
+    shape = EMPTY_SHAPE.with_prefill(150, 1500)
+    assert made.predict(shape) == pytest.approx(5e-3 + 1.5e-2 + 1e-8 * 150 * 1575, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        (None, "'tables' as a mapping"),
+        ({"dense": [1.0]}, "lacks a table"),
+        ({"dense": ["x"], "beside": [[1, {}], [2, {}]]}, "lacks a table or holds no numbers"),
+    ],
+)
+def test_a_broken_saved_model_is_refused(
+    model: ModulewiseModel, tables: object, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        create("modulewise", {**model.state(), "tables": tables})
+
+
+def test_a_grid_needs_two_values_on_each_axis() -> None:
+    with pytest.raises(ConfigError, match="two or more"):
+        Grid(rows=(1,), columns=(1, 2), values=((1.0, 2.0),))
+
+
+def test_an_engine_of_one_token_can_be_profiled() -> None:
+    tables = ModuleTables.measure(
+        Device(), max_batched_tokens=1, max_seqs=1, max_model_len_tokens=1
+    )
+    assert tables.dense_s(1) == pytest.approx(Device().dense(1))
+    assert tables.decode_s(1, 16) == pytest.approx(Device().decode_attention(1, 16, 0), rel=0.01)
