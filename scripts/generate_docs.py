@@ -28,6 +28,7 @@ from benchmarks.summary import readme
 from weir_agent.metrics import AgentMetrics
 from weir_controlplane.main import default_app
 from weir_controlplane.settings import Settings
+from weir_operator.metrics import OperatorMetrics
 
 ROOT = Path(__file__).resolve().parent.parent
 PART = re.compile(
@@ -51,6 +52,11 @@ def settings_table(place: str) -> str:
 def agent_metrics() -> str:
     """A table of the agent's metrics."""
     return metrics_table(AgentMetrics().registry)
+
+
+def operator_metrics() -> str:
+    """A table of the operator's metrics."""
+    return metrics_table(OperatorMetrics().registry)
 
 
 def controlplane_metrics() -> str:
@@ -133,8 +139,10 @@ PARTS: dict[str, Callable[[], str]] = {
     "commands": commands_table,
     "metrics-agent": agent_metrics,
     "metrics-controlplane": controlplane_metrics,
+    "metrics-operator": operator_metrics,
     "settings-controlplane": lambda: settings_table("weir_controlplane.settings:Settings"),
     "settings-agent": lambda: settings_table("weir_agent.settings:AgentSettings"),
+    "settings-operator": lambda: settings_table("weir_operator.settings:OperatorSettings"),
     "settings-client": lambda: settings_table("weir_cli.settings:ClientSettings"),
     **{f"paper-{name}": partial(page, name) for name in PAPERS},
 }

@@ -10,12 +10,10 @@ FORGET_ABOVE = 10_000
 class StatusGate:
     """Says how long a status write has to wait."""
 
-    def __init__(
-        self, *, writes_per_s: float, interval_s: float, clock: Clock, burst: float | None = None
-    ) -> None:
-        """``burst``: writes at once, at most a second's worth, which is the default."""
+    def __init__(self, *, writes_per_s: float, interval_s: float, clock: Clock) -> None:
+        """The bound holds in every second: a tenth of it may come at once, the rest evenly."""
         self._bucket = TokenBucket(
-            rate_per_s=writes_per_s, burst=burst or writes_per_s, clock=clock
+            rate_per_s=0.9 * writes_per_s, burst=0.1 * writes_per_s, clock=clock
         )
         self._interval_s = interval_s
         self._clock = clock

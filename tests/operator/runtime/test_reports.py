@@ -1,0 +1,273 @@
+"""What the control plane said, refused and forgot; and the calls themselves over real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.serving import ASGIApp
+from weir_operator.control_plane.client import (
+    ControlPlaneClient,
+    ControlPlaneError,
+    HeardJob,
+    HeardService,
+    TokenFile,
+)
+from weir_operator.control_plane.reports import ASK_AGAIN_S, ReportBook
+from weir_operator.metrics import OperatorMetrics
+from weir_operator.planning.observed import BatchReport, PodReport, Refusal, ServiceReport
+from weir_operator.planning.types import CancelBatch, ObjectKey
+
+Serve = Callable[[ASGIApp], AbstractAsyncContextManager[str]]
+
+
+def job(uid: str, *, status: str = "in_progress", completed: int = 0) -> HeardJob:
+    report = BatchReport(uid=uid, batch_id="batch_1", status=status, completed_lines=completed)
+    return HeardJob(uid=uid, namespace="team", name=f"job-{uid}", report=report)
+
+
+def service(*, tokens: float = 0.0) -> HeardService:
+    pod = PodReport(uid="p", name="chat-1", state="ready")
+    report = ServiceReport(
+        model="m", service_account="chat", pods=(pod,), offline_tokens_per_s=tokens
+    )
+    return HeardService(namespace="team", name="chat", report=report)
+
+
+class Book:
+    """A report book on a clock of its own, and what it enqueued since the last look."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.keys: list[ObjectKey] = []
+        self.book = ReportBook(self.keys.append, clock=lambda: self.now_s)
+
+    def names(self) -> list[str]:
+        found = [key.name for key in self.keys]
+        self.keys.clear()
+        return found
+
+
+def test_nothing_counts_as_unknown_before_a_complete_answer() -> None:
+    book = Book().book
+    steps = (
+        lambda: book.reach(answered=True),
+        lambda: book.heard_all([], [], asked_at_s=0),
+        lambda: book.reach(answered=False),
+    )
+    found = [(step(), book.reached)[1] for step in steps]
+    assert found == [False, True, False]
+
+
+def test_a_list_asked_for_before_a_batch_was_made_does_not_lose_it() -> None:
+    held = Book()
+    held.book.heard_job(job("a"), asked_at_s=10)
+    held.book.heard_all([], [], asked_at_s=9)
+    assert held.book.job("a") is not None
+    held.names()
+    held.book.heard_all([], [], asked_at_s=11)
+    assert held.book.job("a") is None
+    assert held.names() == ["job-a"]
+
+
+def test_an_older_answer_does_not_undo_a_newer_one() -> None:
+    held = Book()
+    held.book.heard_job(job("a", status="cancelled"), asked_at_s=10)
+    held.book.heard_all([job("a")], [], asked_at_s=9)
+    heard = held.book.job("a")
+    assert heard is not None
+    assert heard.report.status == "cancelled"
+
+
+def test_only_news_enqueues() -> None:
+    held = Book()
+    held.book.heard_all([job("a")], [service()], asked_at_s=1)
+    assert sorted(held.names()) == ["chat", "job-a"]
+    held.book.heard_all([job("a")], [service()], asked_at_s=2)
+    assert held.names() == []
+    held.book.heard_all([job("a", completed=1)], [service(tokens=5.0)], asked_at_s=3)
+    assert sorted(held.names()) == ["chat", "job-a"]
+
+
+def test_a_renewed_policy_alone_is_no_news() -> None:
+    held = Book()
+    first = service()
+    held.book.heard_service(first, asked_at_s=1)
+    held.names()
+    later = datetime(2026, 1, 1, tzinfo=UTC)
+    pods = tuple(replace(pod, policy_expires_at=later) for pod in first.report.pods)
+    again = replace(first, report=replace(first.report, pods=pods))
+    held.book.heard_service(again, asked_at_s=2)
+    assert held.names() == []
+    assert held.book.service("team", "chat") == again
+
+
+def test_a_refused_wish_waits_and_another_one_does_not() -> None:
+    held = Book()
+    refusal = Refusal(generation=1, status_code=403, code="namespace_not_bound", message="no")
+    place = ("job", "a", "PutBatchJob")
+    assert held.book.refuse(place, refusal, wish="first")
+    assert not held.book.refuse(place, refusal, wish="first")
+    assert held.book.held_s(place, wish="first") == ASK_AGAIN_S
+    assert held.book.held_s(place, wish="second") == 0
+    held.now_s += ASK_AGAIN_S
+    assert held.book.held_s(place, wish="first") == 0
+    assert held.book.refusal(place) == refusal  # until it is accepted
+    assert held.book.refusals_under(("job",)) == {("a", "PutBatchJob"): refusal}
+    assert held.book.accept(place)
+    assert held.book.refusal(place) is None
+
+
+def answering(*answers: tuple[int, object], seen: list[dict[str, str]] | None = None) -> ASGIApp:
+    """An ASGI application that gives these answers in turn, the last one for ever."""
+    left = list(answers)
+
+    async def app(
+        scope: dict[str, Any],
+        receive: Callable[[], Awaitable[dict[str, Any]]],
+        send: Callable[[dict[str, Any]], Awaitable[None]],
+    ) -> None:
+        if scope["type"] != "http":
+            return
+        await receive()
+        if seen is not None:
+            headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+            seen.append({"path": scope["path"], "query": scope["query_string"].decode(), **headers})
+        status, body = left.pop(0) if len(left) > 1 else left[0]
+        content = json.dumps(body).encode()
+        head = [(b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": status, "headers": head})
+        await send({"type": "http.response.body", "body": content})
+
+    return app
+
+
+@pytest.fixture
+async def client_to() -> AsyncIterator[Callable[..., ControlPlaneClient]]:
+    made: list[httpx.AsyncClient] = []
+
+    def make(url: str, *, token: Path | None = None) -> ControlPlaneClient:
+        auth = TokenFile(token) if token else None
+        http = httpx.AsyncClient(base_url=url, auth=auth, timeout=2, trust_env=False)
+        made.append(http)
+        random = Random(1)  # noqa: S311
+        return ControlPlaneClient(http, metrics=OperatorMetrics(), random=random)
+
+    yield make
+    for http in made:
+        await http.aclose()
+
+
+VIEW: dict[str, Any] = {
+    "uid": "u1",
+    "namespace": "team",
+    "name": "nightly",
+    "batch_id": "batch_1",
+    "status": "in_progress",
+    "suspended": False,
+    "input_matches": True,
+    "model": "m",
+    "request_counts": {"total": 300, "completed": 12, "failed": 1},
+    "created_at": 1.0,
+    "in_progress_at": 2.0,
+    "expires_at": 3.0,
+    "ended_at": None,
+    "deadline_at": None,
+    "eta_at": None,
+    "predicted_miss": False,
+    "waiting_reason": None,
+    "errors": [],
+    "output_file_id": None,
+    "error_file_id": None,
+    "output_link": None,
+    "error_link": None,
+    "links_expire_at": None,
+    "delivery": {"state": "none", "output_uri": None, "error_uri": None, "message": None},
+}
+
+
+async def test_pages_are_read_to_the_end(
+    serve_app: Serve, client_to: Callable[..., ControlPlaneClient]
+) -> None:
+    seen: list[dict[str, str]] = []
+    first = {"data": [VIEW], "has_more": True, "last_uid": "u1"}
+    last = {"data": [{**VIEW, "uid": "u2"}], "has_more": False, "last_uid": "u2"}
+    async with serve_app(answering((200, first), (200, last), seen=seen)) as url:
+        jobs = await client_to(url).jobs()
+    assert [heard.uid for heard in jobs] == ["u1", "u2"]
+    assert [request["query"] for request in seen] == ["", "after=u1"]
+    assert jobs[0].report.completed_lines == 12
+
+
+async def test_a_short_failure_is_retried_and_a_refusal_is_not(
+    serve_app: Serve, client_to: Callable[..., ControlPlaneClient]
+) -> None:
+    seen: list[dict[str, str]] = []
+    async with serve_app(answering((503, {}), (200, VIEW), seen=seen)) as url:
+        heard = await client_to(url).job("u1")
+    assert heard is not None
+    assert len(seen) == 2
+    seen.clear()
+    error = {"error": {"message": "no tenant owns team", "code": "namespace_not_bound"}}
+    async with serve_app(answering((403, error), seen=seen)) as url:
+        with pytest.raises(ControlPlaneError, match="no tenant") as raised:
+            await client_to(url).job("u1")
+    assert raised.value.refused
+    assert len(seen) == 1
+
+
+async def test_an_unknown_batch_is_an_answer_and_another_404_is_not(
+    serve_app: Serve, client_to: Callable[..., ControlPlaneClient]
+) -> None:
+    unknown = {"error": {"message": "unknown", "code": "batch_not_found"}}
+    async with serve_app(answering((404, unknown))) as url:
+        client = client_to(url)
+        assert await client.job("u1") is None
+        assert await client.perform(CancelBatch(uid="u1")) is None
+    async with serve_app(answering((404, {"detail": "Not Found"}))) as url:
+        with pytest.raises(ControlPlaneError):
+            await client_to(url).job("u1")  # a proxy, or a control plane of another release
+
+
+async def test_an_answer_that_lacks_a_field_is_no_answer(
+    serve_app: Serve, client_to: Callable[..., ControlPlaneClient]
+) -> None:
+    partial = {name: value for name, value in VIEW.items() if name != "status"}
+    async with serve_app(answering((200, partial))) as url:
+        with pytest.raises(ControlPlaneError, match="status") as raised:
+            await client_to(url).job("u1")
+    assert raised.value.unreachable
+
+
+async def test_the_token_is_read_again_for_each_call(
+    serve_app: Serve, client_to: Callable[..., ControlPlaneClient], tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    seen: list[dict[str, str]] = []
+    async with serve_app(answering((200, VIEW), seen=seen)) as url:
+        client = client_to(url, token=token)
+        for text in ("first\n", "second\n"):
+            await asyncio.to_thread(token.write_text, text)
+            await client.job("u1")
+        token.unlink()
+        with pytest.raises(ControlPlaneError, match="CONTROL_PLANE_TOKEN_FILE"):
+            await client.job("u1")
+    assert [request["authorization"] for request in seen] == ["Bearer first", "Bearer second"]
+
+
+async def test_nobody_listening_is_unreachable(
+    client_to: Callable[..., ControlPlaneClient],
+) -> None:
+    with pytest.raises(ControlPlaneError) as raised:
+        await client_to("http://127.0.0.1:9").services()
+    assert raised.value.unreachable

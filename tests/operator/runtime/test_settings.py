@@ -1,0 +1,47 @@
+"""Settings: read from the environment, wrong ones refused by name and remedy."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from weir_operator.settings import OperatorSettings
+
+ROOT = Path(__file__).resolve().parents[3]
+URL = "http://weir-controlplane.weir:8080"
+
+
+def test_they_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEIR_OPERATOR_CONTROL_PLANE_URL", URL)
+    monkeypatch.setenv("WEIR_OPERATOR_NAMESPACES", "team-b, team-a,")
+    monkeypatch.setenv("WEIR_OPERATOR_POD_NAME", "weir-operator-0")
+    settings = OperatorSettings()  # type: ignore[call-arg] # the environment gives it
+    assert settings.namespaces == ("team-a", "team-b")
+    assert settings.user_agent == "weir-operator/weir-operator-0"
+    assert settings.identity() != settings.identity()
+    assert settings.defaults().control_plane_url == URL
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"control_plane_url": "weir:8080"}, "control_plane_url"),
+        ({"renew_deadline_s": 8.0}, "renew_deadline_s \\+ write_timeout_s"),
+        ({"retry_s": 5.0}, "retry_s \\+ lease_request_timeout_s"),
+        ({"workers": 0}, "workers"),
+        ({"image_pull_policy": "Sometimes"}, "image_pull_policy"),
+        ({"port": 70000}, "port"),
+    ],
+)
+def test_a_wrong_one_is_named(given: dict[str, object], says: str) -> None:
+    with pytest.raises(ValidationError, match=says):
+        OperatorSettings.model_validate({"control_plane_url": URL, **given})
+
+
+def test_every_setting_is_documented() -> None:
+    page = (ROOT / "docs" / "operator.md").read_text()
+    documented = set(re.findall(r"`WEIR_OPERATOR_([A-Z_]+)`", page))
+    assert {name.upper() for name in OperatorSettings.model_fields} <= documented

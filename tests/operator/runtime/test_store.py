@@ -1,0 +1,190 @@
+"""What the store keeps, whom a change concerns, and which of our fields drifted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weir_operator.cluster.ownership import applied, must_apply, owned_fields, owned_values
+from weir_operator.cluster.store import POD, ObjectStore
+from weir_operator.planning.kinds import BATCH_JOB, DEPLOYMENT, LLM_SERVICE, SERVICE_LABEL, Kind
+from weir_operator.planning.types import ObjectKey
+
+
+def item(
+    kind: Kind,
+    name: str,
+    version: int,
+    *,
+    uid: str = "u1",
+    service: str | None = None,
+    **fields: object,
+) -> dict[str, Any]:
+    metadata: dict[str, Any] = {
+        "namespace": "team",
+        "name": name,
+        "uid": uid,
+        "resourceVersion": str(version),
+    }
+    if service:
+        metadata["labels"] = {SERVICE_LABEL: service}
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, **fields}
+
+
+def key(kind: Kind, name: str) -> ObjectKey:
+    return ObjectKey(kind=kind.kind, namespace="team", name=name)
+
+
+class Seen:
+    """A store and the keys that it enqueued since the last look."""
+
+    def __init__(self) -> None:
+        self.keys: list[ObjectKey] = []
+        self.store = ObjectStore(self.keys.append)
+
+    def take(self) -> list[ObjectKey]:
+        found = list(self.keys)
+        self.keys.clear()
+        return found
+
+
+def test_a_child_concerns_its_service_and_a_service_its_jobs() -> None:
+    seen = Seen()
+    seen.store.seen(LLM_SERVICE, item(LLM_SERVICE, "chat", 1, spec={}))
+    assert seen.take() == [key(LLM_SERVICE, "chat")]
+    job = item(BATCH_JOB, "nightly", 2, uid="u2", spec={"serviceRef": {"name": "chat"}})
+    seen.store.seen(BATCH_JOB, job)
+    assert seen.take() == [key(BATCH_JOB, "nightly")]
+    seen.store.seen(POD, item(POD, "chat-1", 3, uid="u3", service="chat"))
+    assert seen.take() == [key(LLM_SERVICE, "chat")]
+    seen.store.seen(LLM_SERVICE, item(LLM_SERVICE, "chat", 4, spec={"replicas": 2}))
+    assert seen.take() == [key(LLM_SERVICE, "chat"), key(BATCH_JOB, "nightly")]
+
+
+def test_our_own_status_and_a_repeated_event_enqueue_nothing() -> None:
+    seen = Seen()
+    seen.store.seen(LLM_SERVICE, item(LLM_SERVICE, "chat", 1, spec={"replicas": 1}))
+    seen.take()
+    echo = item(LLM_SERVICE, "chat", 2, spec={"replicas": 1}, status={"replicas": 1})
+    seen.store.seen(LLM_SERVICE, echo)
+    seen.store.seen(LLM_SERVICE, echo)
+    assert seen.take() == []
+    live = seen.store.get(LLM_SERVICE, "team", "chat")
+    assert live is not None
+    assert live["status"] == {"replicas": 1}
+
+
+def test_a_childs_status_does_count() -> None:
+    seen = Seen()
+    child = item(DEPLOYMENT, "chat", 1, service="chat", status={"readyReplicas": 0})
+    seen.store.seen(DEPLOYMENT, child)
+    seen.take()
+    ready = item(DEPLOYMENT, "chat", 2, service="chat", status={"readyReplicas": 1})
+    seen.store.seen(DEPLOYMENT, ready)
+    assert seen.take() == [key(LLM_SERVICE, "chat")]
+
+
+def test_older_versions_and_late_words_about_a_predecessor_change_nothing() -> None:
+    seen = Seen()
+    seen.store.seen(LLM_SERVICE, item(LLM_SERVICE, "chat", 5, uid="new", spec={"replicas": 2}))
+    seen.store.seen(LLM_SERVICE, item(LLM_SERVICE, "chat", 3, uid="old", spec={"replicas": 1}))
+    seen.store.gone(LLM_SERVICE, item(LLM_SERVICE, "chat", 4, uid="old"))
+    live = seen.store.get(LLM_SERVICE, "team", "chat")
+    assert live is not None
+    assert live["metadata"]["uid"] == "new"
+
+
+def test_a_full_list_finds_deletions_that_the_watch_never_told() -> None:
+    seen = Seen()
+    for number in range(3):
+        seen.store.seen(LLM_SERVICE, item(LLM_SERVICE, f"s{number}", number + 1, uid=str(number)))
+    seen.store.seen(LLM_SERVICE, item(LLM_SERVICE, "fresh", 20, uid="fresh"))
+    seen.take()
+    lost = seen.store.replace(LLM_SERVICE, [item(LLM_SERVICE, "s1", 2, uid="1")], "10")
+    assert sorted(str(one["metadata"]["name"]) for one in lost) == ["s0", "s2"]
+    assert set(seen.take()) == {key(LLM_SERVICE, "s0"), key(LLM_SERVICE, "s2")}
+    names = {str(one["metadata"]["name"]) for one in seen.store.all(LLM_SERVICE)}
+    assert names == {"s1", "fresh"}
+
+
+def test_a_list_brings_back_nothing_that_was_deleted_meanwhile() -> None:
+    seen = Seen()
+    seen.store.gone(BATCH_JOB, item(BATCH_JOB, "job", 12))
+    seen.store.replace(BATCH_JOB, [item(BATCH_JOB, "job", 4)], "10")
+    assert seen.store.get(BATCH_JOB, "team", "job") is None
+    late = item(BATCH_JOB, "job", 4)
+    seen.store.seen(BATCH_JOB, late)
+    assert seen.store.get(BATCH_JOB, "team", "job") is None
+
+
+def test_children_are_found_by_their_label_until_it_goes() -> None:
+    seen = Seen()
+    seen.store.seen(POD, item(POD, "b", 1, uid="b", service="chat"))
+    seen.store.seen(POD, item(POD, "a", 2, uid="a", service="chat"))
+    pods = seen.store.of_service(POD, "team", "chat")
+    assert [str(pod["metadata"]["name"]) for pod in pods] == ["a", "b"]
+    seen.store.seen(POD, item(POD, "a", 3, uid="a"))
+    seen.store.gone(POD, item(POD, "b", 4, uid="b"))
+    assert seen.store.of_service(POD, "team", "chat") == []
+
+
+FIELDS = {
+    "f:metadata": {"f:labels": {"f:app": {}}},
+    "f:spec": {
+        "f:replicas": {},
+        "f:containers": {
+            'k:{"name":"engine"}': {".": {}, "f:name": {}, "f:image": {}},
+        },
+        "f:args": {},
+        "f:finalizers": {'v:"weir.dev/batch"': {}},
+    },
+}
+
+
+def live(**changed: object) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "replicas": 1,
+        "containers": [
+            {"name": "sidecar", "image": "users/own"},
+            {"name": "engine", "image": "vllm", "imagePullPolicy": "Always"},
+        ],
+        "args": ["--a", "--b"],
+        "finalizers": ["other", "weir.dev/batch"],
+        **changed,
+    }
+    entry = {"manager": "weir-operator", "operation": "Apply", "fieldsV1": FIELDS}
+    other = {"manager": "kubectl", "operation": "Update", "fieldsV1": {"f:spec": {"f:paused": {}}}}
+    metadata = {"uid": "u", "labels": {"app": "weir"}, "managedFields": [other, entry]}
+    return {"metadata": metadata, "spec": spec}
+
+
+def test_only_our_fields_count_as_drift() -> None:
+    desired = {"spec": {"replicas": 1}}
+    record = applied(desired, live())
+    fields = owned_fields(live())
+    assert fields == FIELDS
+    same = live(paused=True)
+    same["spec"]["containers"][0]["image"] = "users/newer"
+    same["spec"]["containers"].reverse()
+    assert not must_apply(record, desired, same, fields)
+    for changed in (
+        live(replicas=3),
+        live(args=["--a"]),
+        live(finalizers=["other"]),
+        live(containers=[{"name": "engine", "image": "other"}]),
+        live(containers=[]),
+    ):
+        assert must_apply(record, desired, changed, fields)
+    assert must_apply(record, {"spec": {"replicas": 2}}, live(), fields)
+    assert must_apply(record, desired, None, fields)
+    assert must_apply(None, desired, live(), fields)
+
+
+def test_another_object_of_the_same_name_is_applied_again() -> None:
+    record = applied({}, live())
+    namesake = live()
+    namesake["metadata"]["uid"] = "another"
+    assert must_apply(record, {}, namesake, FIELDS)
+
+
+def test_an_empty_field_set_names_the_whole_value() -> None:
+    assert owned_values({"a": {"b": 1}}, {"f:a": {}}) == {"f:a": {"b": 1}}
