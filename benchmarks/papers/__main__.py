@@ -38,6 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=3, help="seeds 1 to this number")
     parser.add_argument("--quick", action="store_true", help="shorter; writes no result file")
     parser.add_argument("--only", action="append", default=[], help="a part of a paper")
+    parser.add_argument("--resume", type=Path, help="folder that keeps finished parts")
     given = parser.parse_args(arguments)
     options = Options(
         data=given.data,
@@ -45,6 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
         seeds=tuple(range(1, given.seeds + 1)),
         quick=given.quick,
         only=tuple(given.only),
+        resume=given.resume,
     )
     for name in available() if given.paper == "all" else (given.paper,):
         result = run(name, options)

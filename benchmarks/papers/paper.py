@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import json
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -29,7 +30,7 @@ class Options:
     """How to run: ``data`` is the folder of traces and profiles, ``jobs`` the processes.
 
     ``quick`` shortens every run for a look; its results are not written. ``only`` limits a paper to
-    parts that it names.
+    parts that it names. ``resume`` is a folder that keeps what a part came to, for the next time.
     """
 
     data: Path
@@ -37,6 +38,7 @@ class Options:
     seeds: tuple[int, ...] = (1, 2, 3)
     quick: bool = False
     only: tuple[str, ...] = ()
+    resume: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,6 +102,17 @@ def parallel(options: Options, work: Callable[[X], Y], cells: Iterable[X]) -> li
         return [work(cell) for cell in cells]
     with ProcessPoolExecutor(options.jobs) as pool:
         return list(pool.map(work, cells))
+
+
+def kept(options: Options, paper: str, part: str, make: Callable[[], Any]) -> Any:  # noqa: ANN401
+    """What ``make`` gives, as JSON has it; read from the resume folder where it was kept before."""
+    if options.resume is None or options.quick:
+        return json.loads(json.dumps(make()))
+    path = options.resume / paper / f"{part.replace('/', '-')}.json"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(make()), encoding="utf-8")
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> list[tuple[float, ...]]:

@@ -19,9 +19,9 @@ from weir_engine.sched.budget import SloBudget, StaticBudget, StepBudget
 from weir_engine.sched.cumulative_budget import CumulativeBudget
 from weir_engine.sched.listener import StepListener
 from weir_engine.sched.order import Fcfs, OnlineOrder
+from weir_engine.sched.profiled_budget import ProfiledBudget
 from weir_engine.sched.scheduler import Scheduler, Seats
 from weir_engine.sched.selection import OfflineOrder
-
 
 _CLASSED = ClassedEviction()
 
@@ -60,7 +60,7 @@ def _slo_budget(parts: Parts) -> StepBudget:
 def _static_budget(parts: Parts) -> StepBudget:
     if parts.static_budget_s is None:
         raise ConfigError("preset 'hygen' needs static_budget_s, found by profiling")
-    return StaticBudget(parts.static_budget_s)
+    return ProfiledBudget(parts.static_budget_s)
 
 
 def _no_budget(parts: Parts) -> StepBudget:  # noqa: ARG001 - bounded by the engine's tokens alone

@@ -25,7 +25,7 @@ class StockScheduler:
     Running requests go first in their order, then waiting ones by class and arrival while tokens,
     blocks and slots last. A running request that finds no block preempts the last of the lowest
     class. ``fixed`` adds what stock lacks: an online request that waits preempts offline ones.
-    ``by_class`` False is first come, first served.
+    ``by_class`` False is first come, first served. ``step_tokens`` may be changed between steps.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class StockScheduler:
     ) -> None:
         self._shape = shape
         self._kv = kv
-        self._step_tokens = step_tokens
+        self.step_tokens = step_tokens
         self._fixed = fixed
         self._by_class = by_class
         self._requests: dict[RequestId, Request] = {}
@@ -53,7 +53,7 @@ class StockScheduler:
 
     def plan(self, now_s: float) -> StepPlan:
         """Decide the next step; changes nothing."""
-        draft = _Draft(self._shape, self._kv, self._step_tokens, len(self._running))
+        draft = _Draft(self._shape, self._kv, self.step_tokens, len(self._running))
         for request in list(self._running.values()):
             if request.id not in draft.preempted:
                 self._continue(draft, request)

@@ -66,7 +66,15 @@ class Window:
 
 
 class Simulation:
-    """One replica, one run. ``run`` may be called once."""
+    """One replica, one run. ``run`` may be called once.
+
+    ``online`` arrive at their own times; offline ones may be among them (a constant rate), and
+    ``offline`` feeds the others. ``plan_s`` is what a decision takes: the engine idles for it
+    before each step, or, ``asynchronous``, the decision is made while the step before runs and
+    what arrives meanwhile waits for one more.
+
+    Source of ``asynchronous``: HyGen A.1, Algorithm 2.
+    """
 
     def __init__(
         self,
@@ -75,11 +83,16 @@ class Simulation:
         engine: SimEngine,
         online: tuple[RequestSpec, ...],
         offline: Feeder,
+        plan_s: float = 0.0,
+        asynchronous: bool = False,
     ) -> None:
         self._scheduler = scheduler
         self._engine = engine
         self._arrivals = Arrivals(online)
         self._offline = offline
+        self._plan_s = plan_s
+        self._asynchronous = asynchronous
+        self._stepped = False
         self._clock = VirtualClock()
         self._steps: list[StepRecord] = []
         self._online: list[RequestRecord] = []
@@ -96,12 +109,15 @@ class Simulation:
             plan = self._scheduler.plan(now_s)
             if plan.work:
                 self._step(plan)
+                self._stepped = True
                 continue
+            self._stepped = False
             if plan.preempt:
                 self._engine.start(plan)
                 self._scheduler.begin(plan)
             wait_s = inf if plan.idle_s is None else now_s + max(plan.idle_s, 1e-4)
-            self._clock.advance_to(min(until_s, wait_s, self._arrivals.next_s))
+            next_s = max(self._arrivals.next_s, self._clock.now_s)
+            self._clock.advance_to(min(until_s, wait_s, next_s))
         return SimResult(
             steps=tuple(self._steps),
             online=tuple(self._online),
@@ -112,13 +128,18 @@ class Simulation:
 
     def _take_arrivals(self) -> None:
         now_s = self._clock.now_s
-        for spec in self._arrivals.due(now_s):
-            self._scheduler.add(self._engine.accept(spec, spec.arrival_s))
+        known_s = now_s - self._plan_s if self._asynchronous and self._stepped else now_s
+        for spec in self._arrivals.due(known_s):
+            request = self._engine.accept(spec, spec.arrival_s)
+            self._offline_unfinished += not request.is_online
+            self._scheduler.add(request)
         for spec in self._offline.take(now_s=now_s, unfinished=self._offline_unfinished):
             self._scheduler.add(self._engine.accept(spec, now_s))
             self._offline_unfinished += 1
 
     def _step(self, plan: StepPlan) -> None:
+        if not self._asynchronous:
+            self._clock.advance_to(self._clock.now_s + self._plan_s)
         started_s = self._clock.now_s
         executed = self._engine.start(plan)
         self._scheduler.begin(plan)

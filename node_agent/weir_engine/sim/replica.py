@@ -44,7 +44,8 @@ class Replica:
     """One engine to simulate.
 
     ``profiled`` starts the latency model from the steps that an agent measures at start, as
-    ``cost`` times them. ``seed`` draws the noise of the steps. ``guard_blocks``: see ``KvManager``.
+    ``cost`` times them. ``seed`` draws the noise of the steps. ``guard_blocks``: see ``KvManager``;
+    ``plan_s`` and ``asynchronous``: see ``Simulation``.
     """
 
     cost: StepCost
@@ -58,6 +59,8 @@ class Replica:
     pool: Callable[[], OfflineOrder] = OfflinePool
     eviction: EvictionPolicy = _GUARDED
     guard_blocks: int = 0
+    plan_s: float = 0.0
+    asynchronous: bool = False
     seed: int = 0
 
     def simulate(
@@ -84,6 +87,8 @@ class Replica:
             engine=SimEngine(kv=kv, cost=self.cost, rng=rng),
             online=online,
             offline=offline,
+            plan_s=self.plan_s,
+            asynchronous=self.asynchronous,
         ).run(until_s=until_s)
 
     def latency_model(self) -> LatencyModel:
