@@ -50,9 +50,10 @@ class PodPolicies:
         if now_s - entry.scored_at >= SCORE_EVERY_S:
             entry.scored_at = now_s
             entry.scores = score_all(self._methods, history, now_s, total_blocks=total_blocks)
+            of = {"service": entry.service, "agent": entry.agent_id}
             for item in entry.scores:
-                metrics.COVERAGE.labels(agent=entry.agent_id, method=item.method).set(item.coverage)
-                metrics.WASTE.labels(agent=entry.agent_id, method=item.method).set(item.waste)
+                metrics.COVERAGE.labels(**of, method=item.method).set(item.coverage)
+                metrics.WASTE.labels(**of, method=item.method).set(item.waste)
         entry.forecast = forecast(
             self._methods, history, now_s, total_blocks=total_blocks, scores=entry.scores
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from weir_controlplane.batches.endpoints import router
 from weir_controlplane.batches.leases import void_leases
 from weir_controlplane.batches.leftovers import release_forever
+from weir_controlplane.batches.metrics import watch_batches_forever
 from weir_controlplane.batches.worker import work_forever
 from weir_controlplane.services import Component
 
@@ -17,5 +18,5 @@ def batches_component() -> Component:
         name="batches",
         startup=(void_leases,),
         routers=(router,),
-        background=(*(work_forever,) * WORKERS, release_forever),
+        background=(*(work_forever,) * WORKERS, release_forever, watch_batches_forever),
     )
