@@ -21,6 +21,8 @@ from weir_controlplane.health import router as health_router
 from weir_controlplane.http import install_errors
 from weir_controlplane.ids import new_nonce
 from weir_controlplane.keys.authenticator import Authenticator
+from weir_controlplane.keys.service_accounts import PodDirectory, ServiceAccounts
+from weir_controlplane.keys.token_review import TokenReviewer
 from weir_controlplane.limits import install_limits
 from weir_controlplane.links.signer import LinkSigner
 from weir_controlplane.services import BackgroundTask, Component, LocalNudge, Nudge, Services
@@ -35,6 +37,7 @@ _log = structlog.get_logger(__name__)
 
 def make_services(settings: Settings, *, nudge: Nudge | None = None) -> Services:
     """The collaborators of one replica, not opened yet."""
+    pods = PodDirectory()
     return Services(
         settings=settings,
         database=Database(settings.database, pool_connections=settings.database_pool_connections),
@@ -46,7 +49,21 @@ def make_services(settings: Settings, *, nudge: Nudge | None = None) -> Services
         replica=f"{socket.gethostname()}/{new_nonce()}",
         links=LinkSigner(life_s=settings.link_life_s, base_url=settings.public_url or ""),
         outlook=Outlook(),
+        pods=pods,
+        accounts=_accounts(settings, pods),
     )
+
+
+def _accounts(settings: Settings, pods: PodDirectory) -> ServiceAccounts | None:
+    if settings.kubernetes_api_url is None:
+        return None
+    reviewer = TokenReviewer(
+        api_url=settings.kubernetes_api_url,
+        ca_file=settings.kubernetes_ca_file,
+        token_file=settings.kubernetes_token_file,
+        audience=settings.token_audience,
+    )
+    return ServiceAccounts(reviewer, pods, operator=settings.operator_service_account)
 
 
 def create_app(services: Services, components: Sequence[Component]) -> FastAPI:
@@ -60,6 +77,8 @@ def create_app(services: Services, components: Sequence[Component]) -> FastAPI:
             async with _running(services, components):
                 yield
         finally:
+            if services.accounts is not None:
+                await services.accounts.close()
             await services.database.close()
 
     app = FastAPI(title="Weir control plane", lifespan=lifespan, docs_url=None, redoc_url=None)

@@ -25,6 +25,7 @@ from weir_controlplane.hints.component import hints_component, make_nudge
 from weir_controlplane.keys.bootstrap import AdminKeyFileError
 from weir_controlplane.keys.component import keys_component
 from weir_controlplane.links.component import links_component
+from weir_controlplane.llmservices.component import llmservices_component
 from weir_controlplane.services import Component
 from weir_controlplane.settings import Settings
 from weir_controlplane.store.database import OUTAGES
@@ -53,6 +54,7 @@ def default_components() -> tuple[Component, ...]:
         bindings_component(),
         links_component(),
         batchjobs_component(),
+        llmservices_component(),
     )
 
 

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from weir_controlplane.eta.outlook import Outlook
 from weir_controlplane.files.storage import Storage
 from weir_controlplane.keys.authenticator import Authenticator
+from weir_controlplane.keys.service_accounts import PodDirectory, ServiceAccounts
 from weir_controlplane.links.signer import LinkSigner
 from weir_controlplane.settings import Settings
 from weir_controlplane.store.database import Database
@@ -73,6 +74,8 @@ class Services:
     replica: str
     links: LinkSigner
     outlook: Outlook
+    pods: PodDirectory
+    accounts: ServiceAccounts | None  # None: outside Kubernetes
 
 
 BackgroundTask = Callable[[Services], Awaitable[None]]

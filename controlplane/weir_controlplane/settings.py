@@ -69,6 +69,29 @@ class Settings(BaseSettings):
         description="Tenant that has every namespace which is bound to nobody, made at start when "
         "missing; default: none, such namespaces are refused.",
     )
+    kubernetes_api_url: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^\s?#]+$",
+        description="API server that is asked who bears a ServiceAccount token (TokenReview), in a "
+        "cluster https://kubernetes.default.svc; default: none, only keys are taken.",
+    )
+    kubernetes_ca_file: Path | None = Field(
+        default=Path("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"),
+        description="Certificate authority of the API server.",
+    )
+    kubernetes_token_file: Path | None = Field(
+        default=Path("/var/run/secrets/kubernetes.io/serviceaccount/token"),
+        description="This control plane's own token, which must be allowed to create tokenreviews.",
+    )
+    token_audience: str = Field(
+        default="weir", min_length=1, description="Audience that tokens must be made for."
+    )
+    operator_service_account: str | None = Field(
+        default=None,
+        pattern=r"^[a-z0-9-]+/[a-z0-9.-]+$",
+        description="ServiceAccount of the operator, as NAMESPACE/NAME; default: none, only keys "
+        "of scope admin may do what it does.",
+    )
     uri_private_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(),
         description="Hosts, separated by commas, that input URIs may name although their addresses "

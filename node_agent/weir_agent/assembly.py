@@ -21,7 +21,7 @@ from weir_agent.chunks.lines import LineRunner
 from weir_agent.chunks.pool import ChunkOrderPool
 from weir_agent.chunks.spool import Spool
 from weir_agent.chunks.work import ChunkWork, WorkLimits, WorkParts
-from weir_agent.control_plane import ControlPlane, HttpControlPlane
+from weir_agent.control_plane import ControlPlane, HttpControlPlane, TokenFileAuth
 from weir_agent.engine import Engine
 from weir_agent.journal import CrashJournal
 from weir_agent.metrics import AgentMetrics
@@ -86,10 +86,12 @@ async def open_control_plane(settings: AgentSettings) -> AsyncIterator[ControlPl
         yield None
         return
     key = settings.control_plane_key
+    token_file = settings.control_plane_token_file
     headers = {"authorization": f"Bearer {key.get_secret_value()}"} if key else {}
     async with httpx.AsyncClient(
         base_url=settings.control_plane_url.rstrip("/"),
         headers=headers,
+        auth=None if token_file is None else TokenFileAuth(token_file),
         timeout=settings.transfer_timeout_s,
     ) as client:
         yield HttpControlPlane(

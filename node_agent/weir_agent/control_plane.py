@@ -6,16 +6,22 @@ Every error says whether the same call may succeed later.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from http import HTTPStatus
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import httpx
 from pydantic import BaseModel, ValidationError
+from typing_extensions import override
 
 from weir_agent import wire
 from weir_agent.chunks.spool import Sealed
 
-RETRY_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504, 507})
+# 401 and 403 too: tokens are rotated, pods registered and keys replaced a little late.
+RETRY_STATUS = frozenset({401, 403, 408, 425, 429, 500, 502, 503, 504, 507})
+TOKEN_KEPT_S = 30.0
 MAX_ERROR_CHARACTERS = 300
 _Body = TypeVar("_Body", bound=BaseModel)
 
@@ -50,6 +56,43 @@ class ControlPlane(Protocol):
     async def commit(self, chunk_id: str, request: wire.CommitRequest) -> wire.CommitReply:
         """What became of the chunk."""
         ...
+
+
+class TokenFileAuth(httpx.Auth):
+    """Sends the token in a file, which is read again now and then and when it is refused.
+
+    Args:
+        clock_s: a monotonic clock in seconds.
+    """
+
+    def __init__(self, path: Path, *, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._path = path
+        self._clock_s = clock_s
+        self._token = ""
+        self._read_at_s = float("-inf")
+
+    @override
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response]:
+        """Adds the token; httpx's protocol.
+
+        Raises:
+            TransportError: the file cannot be read.
+        """
+        if self._clock_s() - self._read_at_s >= TOKEN_KEPT_S:
+            self._read()
+        request.headers["authorization"] = f"Bearer {self._token}"
+        response = yield request
+        if response.status_code == HTTPStatus.UNAUTHORIZED:
+            self._read_at_s = float("-inf")  # the next call reads it anew
+
+    def _read(self) -> None:
+        try:
+            self._token = self._path.read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as error:
+            raise httpx.TransportError(
+                f"{self._path} (control_plane_token_file): {error}"
+            ) from error
+        self._read_at_s = self._clock_s()
 
 
 class HttpControlPlane:

@@ -42,14 +42,14 @@ class AgentSettings(BaseSettings):
     port: int = Field(default=8000, ge=0, le=65535, description="TCP port; 0 takes a free one.")
     agent_id: str = Field(
         default_factory=socket.gethostname,
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$",
         description="Name under which the control plane knows this agent; default: the host name. "
-        "It must stay the same over restarts.",
+        "It must stay the same over restarts; in Kubernetes it is NAMESPACE.POD.",
     )
     service: str = Field(
         default="default",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,253}$",
-        description="The LLMService that this agent is a replica of.",
+        description="The LLMService that this agent is a replica of, in Kubernetes NAMESPACE/NAME.",
     )
     engine_args: Annotated[tuple[str, ...], NoDecode] = Field(
         default=(),
@@ -68,6 +68,11 @@ class AgentSettings(BaseSettings):
     )
     control_plane_key: SecretStr | None = Field(
         default=None, description="API key of scope `agent` for the control plane."
+    )
+    control_plane_token_file: Path | None = Field(
+        default=None,
+        description="File with a ServiceAccount token of audience `weir`, used instead of a key "
+        "and read again as it is rotated; default: none.",
     )
     data_dir: Path = Field(
         default=Path("weir-agent-data"),

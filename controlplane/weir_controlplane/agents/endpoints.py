@@ -50,7 +50,7 @@ def agents_router(runtime: Runtime) -> APIRouter:
         """Answers a sync.
 
         Raises:
-            PermissionDeniedError: the key is another agent's.
+            PermissionDeniedError: the key or token is another agent's, or another service's.
             InvalidRequestError: the id is too long.
         """
         if caller.agent_id not in {None, agent_id}:
@@ -59,6 +59,10 @@ def agents_router(runtime: Runtime) -> APIRouter:
             raise InvalidRequestError(f"agent_id: at most {MAX_ID} characters", param="agent_id")
         # Not a parameter of the function: a thousand of these come a second.
         body = await _read(request, SyncRequest)
+        if caller.service not in {None, body.service}:
+            raise PermissionDeniedError(
+                f"service: this pod belongs to {caller.service}", param="service"
+            )
         reply = await runtime.agents.sync(agent_id, body)
         return Response(reply.model_dump_json(), media_type="application/json")
 

@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 from weir_controlplane.errors import AuthenticationError, PermissionDeniedError
 from weir_controlplane.keys.authenticator import Principal
 from weir_controlplane.keys.secret import Role, parse_secret
+from weir_controlplane.keys.token_review import looks_like_token
 from weir_controlplane.services import ServicesDep
 
 
@@ -18,12 +19,18 @@ async def authenticate(request: Request, services: ServicesDep) -> Principal:
 
     Raises:
         AuthenticationError: there is no key, or it is unknown, revoked or expired.
+        PermissionDeniedError: a ServiceAccount token of nobody who is expected.
+        OverloadedError: the API server cannot be asked about a ServiceAccount token.
     """
     kind, _, given = request.headers.get("authorization", "").partition(" ")
     if kind.lower() != "bearer" or not given:
         raise AuthenticationError("no API key: send the header Authorization: Bearer KEY")
     secret = parse_secret(given.strip())
-    principal = await services.keys.principal(services.database, secret) if secret else None
+    principal: Principal | None = None
+    if secret is not None:
+        principal = await services.keys.principal(services.database, secret)
+    elif services.accounts is not None and looks_like_token(given.strip()):
+        principal = await services.accounts.principal(services.database, given.strip())
     if principal is None:
         raise AuthenticationError("the API key is unknown, revoked or expired")
     return principal

@@ -23,12 +23,16 @@ _CACHE_KEYS = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Principal:
-    """The holder of a valid key. ``agent_id``: the only agent that an agent key speaks for."""
+    """The holder of a valid key or token.
+
+    ``agent_id`` and ``service``: the only ones that an agent's may speak for; None: any.
+    """
 
     key_id: str
     scope: Role
     tenant_id: str | None
     agent_id: str | None
+    service: str | None = None
 
 
 class Authenticator:
