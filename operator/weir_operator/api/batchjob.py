@@ -108,7 +108,7 @@ class Output(ApiModel):
 
 
 class BatchJobSpec(ApiModel):
-    """What is to be run. Only suspend, priority and ttlSecondsAfterFinished can be changed."""
+    """What is to be run. Only suspend, priority, deadline and ttlSecondsAfterFinished change."""
 
     model_config = ConfigDict(
         json_schema_extra=with_rules(
@@ -117,7 +117,6 @@ class BatchJobSpec(ApiModel):
             fixed("endpoint", why=_NEW),
             fixed("output", optional=True, why=_NEW),
             fixed("completionWindow", why=f"the batch's expiry is set when it is made; {_NEW}"),
-            fixed("deadline", optional=True, why=_NEW),
             fixed("metadata", optional=True, why=_NEW),
             fixed("managedBy", optional=True, why=f"one controller keeps the object; {_NEW}"),
         )
@@ -151,7 +150,7 @@ class BatchJobSpec(ApiModel):
     deadline: datetime | None = Field(
         default=None,
         description="When the results are needed. Condition AtRisk turns True when the forecast "
-        "is later; the batch itself ends with completionWindow. Cannot be changed.",
+        "is later; the batch itself ends with completionWindow.",
     )
     priority: int = Field(
         default=0,
@@ -255,8 +254,8 @@ class BatchJob(ApiModel):
     """Runs a batch of OpenAI requests on the surplus of an LLMService."""
 
     spec: BatchJobSpec = Field(
-        description="What is to be run. Only suspend, priority and ttlSecondsAfterFinished can "
-        "be changed."
+        description="What is to be run. Only suspend, priority, deadline and "
+        "ttlSecondsAfterFinished can be changed."
     )
     status: BatchJobStatus | None = Field(
         default=None, description="How far the batch is; written by the operator."

@@ -1,13 +1,237 @@
-"""Plans one LLMService."""
+"""Plans one LLMService: children, registration at the control plane, status."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from pydantic import ValidationError
+
+from weir_operator.planning import availability, service_telemetry
+from weir_operator.planning.children import build_children
+from weir_operator.planning.children.agent_settings import not_carried
+from weir_operator.planning.conditions import Finding, conditions_of, events, written
+from weir_operator.planning.context import ServiceContext, context_of
+from weir_operator.planning.kinds import CHILD_KINDS, DEPLOYMENT, PAUSED_ANNOTATION, SCALED_OBJECT
 from weir_operator.planning.observed import ObservedLLMService
-from weir_operator.planning.types import Plan
+from weir_operator.planning.pods import registered
+from weir_operator.planning.reasons import LlmService as Reasons
+from weir_operator.planning.types import (
+    ChildRef,
+    ControlPlaneRequest,
+    Manifest,
+    Plan,
+    PodIdentity,
+    ReleaseService,
+)
+
+FOREIGN_S = 5.0
+"""A child of a former namesake is soon collected; then its name is free."""
+CHILD_KIND_NAMES = frozenset(kind.kind for kind in CHILD_KINDS)
 
 
 def plan_llmservice(observed: ObservedLLMService) -> Plan:
-    """What the LLMService should have. Never writes for one that is being deleted."""
+    """What the LLMService should have.
+
+    Of one that is being deleted nothing is written; only its remaining pods are told to the
+    control plane, so that leases of pods that are gone are dealt out again at once.
+    """
+    try:
+        context = context_of(observed)
+    except ValidationError as error:
+        return _invalid(observed, error)
+    pods = registered(observed.pods, name=context.name)
+    requests = _requests(context, observed, pods)
+    if observed.service["metadata"].get("deletionTimestamp"):
+        return Plan(requests=requests)
+    desired = build_children(context, observed.optional_kinds)
+    foreign = _foreign(context, observed, desired)
+    findings = _findings(context, observed, pods, foreign)
+    paused = _is_paused(observed.service)
+    status = _status(context, observed, findings)
+    return Plan(
+        children=()
+        if paused
+        else tuple(child for child in desired if _place(child) not in foreign),
+        removals=() if paused else _removals(context, observed, desired),
+        status=None if status == observed.service.get("status") else status,
+        events=events(findings, live=observed.service),
+        requests=requests,
+        requeue_after_s=FOREIGN_S if foreign else None,
+    )
+
+
+def _requests(
+    context: ServiceContext, observed: ObservedLLMService, pods: tuple[PodIdentity, ...]
+) -> tuple[ControlPlaneRequest, ...]:
+    """Says everything anew each time: the executor leaves out what is known to hold."""
+    if not observed.control_plane_reached:
+        return ()
+    if context.spec.colocation.enabled:
+        return (service_telemetry.registration(context, pods),)
+    if observed.report is not None:
+        return (ReleaseService(namespace=context.namespace, name=context.name),)
+    return ()
+
+
+def _findings(
+    context: ServiceContext,
+    observed: ObservedLLMService,
+    pods: tuple[PodIdentity, ...],
+    foreign: frozenset[tuple[str, str]],
+) -> tuple[Finding, ...]:
+    deployment = observed.children.get((DEPLOYMENT.kind, context.name))
+    configured = _configured(context, observed, foreign)
+    available = availability.available(context, deployment, observed.pods)
+    figures = service_telemetry.slo_figures(context, observed)
+    return (
+        _ready(configured, available),
+        configured,
+        available,
+        availability.progressing(context, deployment),
+        service_telemetry.registered(context, observed, pods),
+        service_telemetry.slo_met(context, figures),
+        service_telemetry.policy_fresh(context, observed),
+    )
+
+
+def _configured(
+    context: ServiceContext, observed: ObservedLLMService, foreign: frozenset[tuple[str, str]]
+) -> Finding:
+    if _is_paused(observed.service):
+        return Finding(
+            reason=Reasons.PAUSED,
+            message=f"children are left alone while the annotation {PAUSED_ANNOTATION} is true",
+        )
+    if foreign:
+        kind, name = min(foreign)
+        return Finding(
+            reason=Reasons.NAME_TAKEN,
+            message=f"{kind} {name} belongs to somebody else: delete or rename it",
+        )
+    refused = [
+        f"{kind} {name}: {refusal.message}"
+        for (kind, name), refusal in sorted(observed.refusals.items(), key=lambda item: item[0])
+        if kind in CHILD_KIND_NAMES and refusal.generation == context.generation
+    ]
+    if refused:
+        return Finding(reason=Reasons.CHILD_REFUSED, message="; ".join(refused))
+    autoscaling = context.spec.autoscaling
+    keda = autoscaling is not None and autoscaling.type == "KEDA"
+    if keda and SCALED_OBJECT.kind not in observed.optional_kinds:
+        return Finding(
+            reason=Reasons.KIND_MISSING,
+            message="autoscaling.type KEDA needs the kind ScaledObject: install KEDA",
+        )
+    idle = not_carried(context)
+    if idle:
+        return Finding(
+            reason=Reasons.FIELDS_WITHOUT_EFFECT,
+            message=f"without effect in this release: {', '.join(idle)}",
+        )
+    return Finding(reason=Reasons.CONFIGURED, message="every child is as the spec asks")
+
+
+def _ready(configured: Finding, available: Finding) -> Finding:
+    """Ready = Configured is not False, and Available is True. Nothing else takes part."""
+    if configured.reason.status == "False":
+        return Finding(reason=Reasons.NOT_READY_REFUSED, message=configured.message)
+    if available.reason.status != "True":
+        return Finding(reason=Reasons.NOT_READY, message=available.message)
+    return Finding(reason=Reasons.READY, message=available.message)
+
+
+def _status(
+    context: ServiceContext, observed: ObservedLLMService, findings: tuple[Finding, ...]
+) -> dict[str, Any]:
+    deployment = observed.children.get((DEPLOYMENT.kind, context.name))
+    selector = ",".join(f"{name}={value}" for name, value in sorted(context.selector.items()))
+    tokens = observed.report.offline_tokens_per_s if observed.report else None
+    return service_telemetry.without_none(
+        {
+            "observedGeneration": context.generation,
+            "conditions": written(
+                findings, live=observed.service, generation=context.generation, now=observed.now
+            ),
+            "replicas": availability.count(deployment, "replicas"),
+            "readyReplicas": availability.count(deployment, "readyReplicas"),
+            "updatedReplicas": availability.count(deployment, "updatedReplicas"),
+            "selector": selector,
+            "url": context.url,
+            "model": context.served_name,
+            "slo": service_telemetry.slo_figures(context, observed) or None,
+            "offlineTokensPerSecond": service_telemetry.rounded(tokens),
+            "pods": service_telemetry.pod_figures(observed) or None,
+        }
+    )
+
+
+def _invalid(observed: ObservedLLMService, error: ValidationError) -> Plan:
+    """Changes nothing but the two conditions that say why."""
     if observed.service["metadata"].get("deletionTimestamp"):
         return Plan()
-    return Plan()
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(["spec", *(str(part) for part in first["loc"])])
+    message = f"{place}: {first['msg']}: correct the field"
+    findings = (
+        Finding(reason=Reasons.NOT_READY_REFUSED, message=message),
+        Finding(reason=Reasons.INVALID_SPEC, message=message),
+    )
+    generation = observed.service["metadata"].get("generation", 0)
+    changed = written(findings, live=observed.service, generation=generation, now=observed.now)
+    told = {finding.reason.condition for finding in findings}
+    kept = [item for kind, item in conditions_of(observed.service).items() if kind not in told]
+    status = dict(observed.service.get("status") or {}) | {
+        "observedGeneration": generation,
+        "conditions": [*changed, *(dict(item) for item in kept)],
+    }
+    return Plan(
+        status=None if status == observed.service.get("status") else status,
+        events=events(findings, live=observed.service),
+    )
+
+
+def _foreign(
+    context: ServiceContext, observed: ObservedLLMService, desired: tuple[Manifest, ...]
+) -> frozenset[tuple[str, str]]:
+    """Names of children that are taken by objects that this LLMService does not control."""
+    return frozenset(
+        _place(child)
+        for child in desired
+        if (live := observed.children.get(_place(child))) is not None
+        and not _is_ours(live, context.uid)
+    )
+
+
+def _removals(
+    context: ServiceContext, observed: ObservedLLMService, desired: tuple[Manifest, ...]
+) -> tuple[ChildRef, ...]:
+    wanted = {_place(child) for child in desired}
+    return tuple(
+        ChildRef(
+            api_version=kind.api_version,
+            kind=kind.kind,
+            namespace=context.namespace,
+            name=name,
+            uid=live["metadata"]["uid"],
+        )
+        for kind in CHILD_KINDS
+        for (found, name), live in sorted(observed.children.items(), key=lambda item: item[0])
+        if found == kind.kind
+        and (found, name) not in wanted
+        and _is_ours(live, context.uid)
+        and not live["metadata"].get("deletionTimestamp")
+    )
+
+
+def _place(child: Manifest) -> tuple[str, str]:
+    return child["kind"], child["metadata"]["name"]
+
+
+def _is_ours(live: Manifest, uid: str) -> bool:
+    owners = live["metadata"].get("ownerReferences") or ()
+    return any(owner.get("controller") and owner.get("uid") == uid for owner in owners)
+
+
+def _is_paused(service: Manifest) -> bool:
+    annotations = service["metadata"].get("annotations") or {}
+    return annotations.get(PAUSED_ANNOTATION) == "true"

@@ -1,0 +1,57 @@
+"""The NetworkPolicy: inwards the endpoint, outwards what an agent needs and no more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weir_operator.planning.context import ServiceContext
+from weir_operator.planning.kinds import NETWORK_POLICY
+from weir_operator.planning.types import Manifest
+
+DNS_PORT = 53
+HTTPS_PORT = 443
+
+
+def network_policy(context: ServiceContext) -> Manifest:
+    """The endpoint for the allowed peers; DNS, the control plane and model downloads outwards."""
+    ingress: dict[str, Any] = {"ports": [{"port": "http", "protocol": "TCP"}]}
+    if context.spec.network_policy.allow_from is not None:
+        ingress["from"] = list(context.spec.network_policy.allow_from)
+    return context.child(
+        NETWORK_POLICY,
+        spec={
+            "podSelector": {"matchLabels": context.selector},
+            "policyTypes": ["Ingress", "Egress"],
+            # An empty `from` would let everybody in; no peers means nobody.
+            "ingress": [] if ingress.get("from") == [] else [ingress],
+            "egress": _egress(context),
+        },
+    )
+
+
+def _egress(context: ServiceContext) -> list[Any]:
+    spec, defaults = context.spec, context.defaults
+    rules: list[Any] = [
+        {
+            "ports": [
+                {"port": DNS_PORT, "protocol": "UDP"},
+                {"port": DNS_PORT, "protocol": "TCP"},
+            ]
+        }
+    ]
+    if spec.colocation.enabled:
+        namespace = {"kubernetes.io/metadata.name": defaults.control_plane_namespace}
+        rules.append(
+            {
+                "to": [
+                    {
+                        "namespaceSelector": {"matchLabels": namespace},
+                        "podSelector": {"matchLabels": dict(defaults.control_plane_labels)},
+                    }
+                ],
+                "ports": [{"port": defaults.control_plane_port, "protocol": "TCP"}],
+            }
+        )
+    if spec.model.uri.startswith("hf://"):
+        rules.append({"ports": [{"port": HTTPS_PORT, "protocol": "TCP"}]})
+    return rules + list(spec.network_policy.allow_to)

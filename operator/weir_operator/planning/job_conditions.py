@@ -1,0 +1,179 @@
+"""The conditions of a BatchJob: what the control plane says, and what keeps it from being asked."""
+
+from __future__ import annotations
+
+from weir_operator.planning.conditions import Finding, rfc3339
+from weir_operator.planning.job_context import ENDED, JobContext
+from weir_operator.planning.observed import BatchReport, Refusal
+from weir_operator.planning.reasons import Job as Reasons
+from weir_operator.planning.reasons import Reason
+
+BAD_REQUEST, CONFLICT, TOO_MANY, FORBIDDEN = 400, 409, 429, 403
+FINAL_REFUSALS = frozenset({BAD_REQUEST, CONFLICT, 413, 422})
+"""Statuses that say that the object itself cannot be; its spec cannot be changed."""
+
+
+def findings(context: JobContext, obstacle: Finding | None) -> tuple[Finding, ...]:
+    """Every condition. ``obstacle``: why the control plane cannot be asked."""
+    failed = _failed(context, obstacle)
+    complete = _complete(context.observed.report, failed)
+    ended = _is_true(complete) or _is_true(failed)
+    return (
+        _accepted(context, obstacle, failed),
+        complete,
+        failed,
+        _suspended(context, ended=ended),
+        _at_risk(context, ended=ended),
+    )
+
+
+def is_final(refusal: Refusal) -> bool:
+    """Whether asking again is in vain."""
+    return refusal.status_code in FINAL_REFUSALS
+
+
+def _failed(context: JobContext, obstacle: Finding | None) -> Finding:
+    report, refusal = context.observed.report, context.observed.refusal
+    if report is not None:
+        return _failed_by_report(report)
+    if context.status.batch_id is not None and context.observed.control_plane_reached:
+        return Finding(
+            reason=Reasons.BATCH_NOT_FOUND,
+            message=f"the control plane does not know batch {context.status.batch_id} any more: "
+            "make another BatchJob",
+        )
+    if obstacle is not None and obstacle.reason.condition == "Failed":
+        return obstacle
+    if refusal is not None and is_final(refusal) and context.status.batch_id is None:
+        return Finding(reason=Reasons.REFUSED, message=refusal.message)
+    return Finding(reason=Reasons.NOT_FAILED, message="nothing has ended the batch early")
+
+
+def _failed_by_report(report: BatchReport) -> Finding:
+    if report.status == "failed":
+        first = "; ".join(report.errors) or "the control plane gives no reason"
+        return Finding(reason=Reasons.INVALID_INPUT, message=first)
+    if report.status == "expired":
+        return Finding(
+            reason=Reasons.EXPIRED,
+            message=f"completionWindow ended with {_left(report)} lines left: what was finished "
+            "is kept",
+        )
+    if report.status == "cancelled":
+        return Finding(
+            reason=Reasons.CANCELLED, message="the batch was cancelled; what was finished is kept"
+        )
+    return Finding(reason=Reasons.NOT_FAILED, message="nothing has ended the batch early")
+
+
+def _complete(report: BatchReport | None, failed: Finding) -> Finding:
+    if _is_true(failed):
+        return Finding(
+            reason=Reasons.NEVER_COMPLETE, message="the batch has ended otherwise: see Failed"
+        )
+    if report is None or report.status != "completed":
+        return Finding(reason=Reasons.NOT_COMPLETE, message="the batch has not ended")
+    undelivered = (
+        f"; the copy to output.uri failed: {report.delivery.message}"
+        if report.delivery.state == "failed"
+        else ""
+    )
+    if report.failed_lines:
+        return Finding(
+            reason=Reasons.COMPLETED_WITH_ERRORS,
+            message=f"{report.completed_lines} of {report.total_lines} lines have an answer, "
+            f"{report.failed_lines} an error of their own{undelivered}",
+        )
+    return Finding(
+        reason=Reasons.COMPLETED, message=f"{report.total_lines} lines have an answer{undelivered}"
+    )
+
+
+def _accepted(context: JobContext, obstacle: Finding | None, failed: Finding) -> Finding:
+    observed = context.observed
+    if observed.report is not None or context.status.batch_id is not None:
+        unlike = observed.report is not None and not observed.report.input_matches
+        return Finding(
+            reason=Reasons.ACCEPTED,
+            message="the control plane has another input of this BatchJob: the first one counts"
+            if unlike and context.spec.input.config_map_key_ref is None
+            else "the control plane has the input",
+        )
+    if failed.reason in {Reasons.REFUSED, Reasons.INPUT_TOO_LARGE}:
+        return Finding(reason=Reasons.NOT_ACCEPTED, message=failed.message)
+    if not observed.control_plane_reached:
+        return Finding(
+            reason=Reasons.UNREACHABLE, message="the control plane does not answer; asked again"
+        )
+    if obstacle is not None:
+        return obstacle
+    if observed.refusal is not None:
+        return Finding(reason=_not_yet(observed.refusal), message=observed.refusal.message)
+    return Finding(reason=Reasons.SUBMITTING, message="the control plane is being asked")
+
+
+def _not_yet(refusal: Refusal) -> Reason:
+    if refusal.status_code == TOO_MANY:
+        return Reasons.QUOTA_EXCEEDED
+    return Reasons.NAMESPACE_NOT_BOUND if refusal.status_code == FORBIDDEN else Reasons.SUBMITTING
+
+
+def _suspended(context: JobContext, *, ended: bool) -> Finding:
+    if ended:
+        return Finding(reason=Reasons.NOT_SUSPENDED, message="the batch has ended")
+    report, wanted = context.observed.report, context.spec.suspend
+    # Before the control plane knows the job nothing can run: the wish is the state.
+    now = wanted if report is None else report.suspended
+    if wanted and now:
+        return Finding(reason=Reasons.SUSPENDED, message="set spec.suspend to false to resume")
+    if wanted:
+        return Finding(reason=Reasons.SUSPENDING, message="what is running is being handed back")
+    if now:
+        return Finding(reason=Reasons.RESUMING, message="the control plane is being told")
+    return Finding(reason=Reasons.NOT_SUSPENDED, message="spec.suspend is false")
+
+
+def _at_risk(context: JobContext, *, ended: bool) -> Finding:
+    report, now = context.observed.report, context.observed.now
+    if ended:
+        return Finding(reason=Reasons.RISK_OVER, message="the batch has ended")
+    deadline = context.spec.deadline
+    if deadline is not None and deadline <= now:
+        return Finding(
+            reason=Reasons.DEADLINE_PASSED,
+            message=f"the results were needed at {rfc3339(deadline)}",
+        )
+    if report is not None and report.predicted_miss:
+        by = deadline or report.expires_at
+        return Finding(
+            reason=Reasons.PREDICTED_MISS,
+            message=f"by forecast the batch does not end by {rfc3339(by)}"
+            if by
+            else "by forecast the batch does not end in time",
+        )
+    if report is None or report.eta_at is None:
+        told = None if report is None else report.waiting_reason
+        why = told or "no forecast yet"
+        return Finding(reason=Reasons.NO_FORECAST, message=why)
+    return Finding(reason=Reasons.ON_TIME, message="by forecast the batch ends in time")
+
+
+def _left(report: BatchReport) -> int:
+    return max(0, report.total_lines - report.completed_lines - report.failed_lines)
+
+
+def _is_true(finding: Finding) -> bool:
+    return finding.reason.status == "True"
+
+
+def state(context: JobContext, *, ends: bool) -> str:
+    """One word for people: Pending, Suspended, or the batch's own status."""
+    report = context.observed.report
+    if report is None:
+        if ends:
+            return "failed"
+        known = context.status.state if context.status.batch_id is not None else None
+        return known or ("Suspended" if context.spec.suspend else "Pending")
+    if report.suspended and report.status not in ENDED:
+        return "Suspended"
+    return "Pending" if report.status == "pending" else report.status

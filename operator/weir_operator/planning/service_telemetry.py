@@ -1,0 +1,154 @@
+"""What the control plane says of an LLMService: Registered, SLOMet, PolicyFresh and the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from weir_operator.planning.conditions import Finding
+from weir_operator.planning.context import ServiceContext
+from weir_operator.planning.observed import ObservedLLMService, PodReport
+from weir_operator.planning.reasons import LlmService as Reasons
+from weir_operator.planning.types import PodIdentity, RegisterPods
+
+MAX_PODS = 1_000
+MAX_NAMED = 5
+Objective = tuple[str, str]
+"""(metric, statistic)"""
+
+
+def registration(context: ServiceContext, pods: tuple[PodIdentity, ...]) -> RegisterPods:
+    """What the control plane should know of the service."""
+    return RegisterPods(
+        namespace=context.namespace,
+        name=context.name,
+        model=context.served_name,
+        service_account=context.name,
+        pods=pods,
+    )
+
+
+def registered(
+    context: ServiceContext, observed: ObservedLLMService, pods: Sequence[PodIdentity]
+) -> Finding:
+    """Whether the control plane knows the pods."""
+    refusal = observed.refusals.get((RegisterPods.__name__, context.name))
+    if not context.spec.colocation.enabled:
+        return Finding(reason=Reasons.NOT_COLOCATED, message="colocation.enabled is false")
+    if not observed.control_plane_reached:
+        return Finding(
+            reason=Reasons.REGISTERED_UNKNOWN,
+            message="the control plane does not answer; online requests are not affected",
+        )
+    if refusal is not None:
+        return Finding(reason=Reasons.REGISTRATION_REFUSED, message=refusal.message)
+    report = observed.report
+    same = (
+        report is not None
+        and report.model == context.served_name
+        and report.service_account == context.name
+        and {pod.uid for pod in report.pods} == {pod.uid for pod in pods}
+    )
+    if same:
+        return Finding(reason=Reasons.REGISTERED, message="the control plane knows every pod")
+    return Finding(reason=Reasons.REGISTERING, message="pods are being told to the control plane")
+
+
+def slo_met(context: ServiceContext, figures: Sequence[Mapping[str, Any]]) -> Finding:
+    """Whether every objective holds; ``figures`` as `slo_figures` gives them."""
+    if not context.spec.slo:
+        return Finding(
+            reason=Reasons.SLO_NONE,
+            message="spec.slo is empty: online latency alone plus a tenth is allowed",
+        )
+    missed = [item for item in figures if item.get("attained") is False]
+    if missed:
+        named = ", ".join(_objective(item) for item in missed)
+        return Finding(reason=Reasons.SLO_MISSED, message=f"not held on every pod: {named}")
+    if all(item.get("attained") is None for item in figures):
+        return Finding(reason=Reasons.SLO_NOT_MEASURED, message="nothing was measured lately")
+    return Finding(reason=Reasons.SLO_MET, message="every measured objective holds on every pod")
+
+
+def policy_fresh(context: ServiceContext, observed: ObservedLLMService) -> Finding:
+    """Whether every serving pod has a leased policy."""
+    report = observed.report
+    if not context.spec.colocation.enabled or report is None or report.policy_fresh is None:
+        return Finding(reason=Reasons.POLICY_UNKNOWN, message="nothing is reported of policies")
+    if report.policy_fresh:
+        return Finding(reason=Reasons.POLICY_FRESH, message="every serving pod has a leased policy")
+    stale = sorted(
+        pod.name
+        for pod in report.pods
+        if pod.state == "serving" and _fresh(pod, observed) is not True
+    )
+    more = f" and {len(stale) - MAX_NAMED} more" if len(stale) > MAX_NAMED else ""
+    return Finding(
+        reason=Reasons.POLICY_STALE,
+        message=f"without a leased policy: {', '.join(stale[:MAX_NAMED])}{more}",
+    )
+
+
+def slo_figures(context: ServiceContext, observed: ObservedLLMService) -> list[dict[str, Any]]:
+    """Each objective over all pods: the worst measured value, and whether all attain it."""
+    by_objective: dict[Objective, list[Any]] = {}
+    for pod in observed.report.pods if observed.report else ():
+        for item in pod.slo:
+            by_objective.setdefault((item.metric, item.statistic), []).append(item)
+    figures = []
+    for wanted in context.spec.slo:
+        told = by_objective.get((wanted.metric, wanted.statistic), [])
+        measured = [item.measured_s for item in told if item.measured_s is not None]
+        answers = [item.attained for item in told if item.attained is not None]
+        figures.append(
+            without_none(
+                {
+                    "metric": wanted.metric,
+                    "statistic": wanted.statistic,
+                    "thresholdSeconds": wanted.threshold_seconds,
+                    "measuredSeconds": rounded(max(measured)) if measured else None,
+                    "attained": all(answers) if answers else None,
+                }
+            )
+        )
+    return figures
+
+
+def pod_figures(observed: ObservedLLMService) -> list[dict[str, Any]]:
+    """Each registered pod's threshold, budget and throughput, by name."""
+    pods = observed.report.pods if observed.report else ()
+    return [
+        without_none(
+            {
+                "name": pod.name,
+                "uid": pod.uid,
+                "state": pod.state or "unknown",
+                "policyFresh": _fresh(pod, observed),
+                "totalKVBlocks": pod.total_kv_blocks,
+                "offlineKVThresholdBlocks": pod.offline_kv_threshold_blocks,
+                "stepBudgetSeconds": rounded(pod.step_budget_s),
+                "offlineTokensPerSecond": rounded(pod.offline_tokens_per_s),
+            }
+        )
+        for pod in sorted(pods, key=lambda item: item.name)[:MAX_PODS]
+    ]
+
+
+def rounded(value: float | None) -> float | None:
+    """Two significant digits: a status is no time series, and each change of it is a write."""
+    return None if value is None else float(f"{value:.2g}")
+
+
+def without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that have a value."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _fresh(pod: PodReport, observed: ObservedLLMService) -> bool | None:
+    return None if pod.policy_expires_at is None else pod.policy_expires_at > observed.now
+
+
+def _objective(item: Mapping[str, Any]) -> str:
+    measured = item.get("measuredSeconds")
+    found = "" if measured is None else f" is {measured:g} s,"
+    return f"{item['metric']} {item['statistic']}{found} allowed {item['thresholdSeconds']:g} s"
