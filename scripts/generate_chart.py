@@ -1,6 +1,7 @@
 """Fills what the chart takes from the code; with --check it only says what is stale.
 
-The settings of the components, with their bounds, go into values.schema.json.
+The settings of the components, with their bounds, go into values.schema.json; dashboards and
+alerts, which are code in observability/, into files/.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from typing import Any
 
 from pydantic_settings import BaseSettings
 
+from observability import alerts, batches, fleet, service
 from weir_controlplane.settings import Settings
 from weir_operator.settings import OperatorSettings
 
 ROOT = Path(__file__).resolve().parent.parent
-SCHEMA = ROOT / "charts" / "weir" / "values.schema.json"
+CHART = ROOT / "charts" / "weir"
+SCHEMA = CHART / "values.schema.json"
+BOARDS = {"fleet": fleet.BOARD, "service": service.BOARD, "batches": batches.BOARD}
 CONTROLPLANE_BY_CHART = frozenset(
     {
         *("host", "port", "data_dir", "database_url", "files_url", "redis_url", "log_level"),
@@ -62,7 +66,14 @@ def rendered() -> dict[Path, str]:
     schema = json.loads(SCHEMA.read_text())
     schema["definitions"]["controlplaneSettings"] = settings_schema(Settings, CONTROLPLANE_BY_CHART)
     schema["definitions"]["operatorSettings"] = settings_schema(OperatorSettings, OPERATOR_BY_CHART)
-    return {SCHEMA: json.dumps(schema, indent=2, ensure_ascii=False) + "\n"}
+    return {
+        SCHEMA: json.dumps(schema, indent=2, ensure_ascii=False) + "\n",
+        CHART / "files" / "alerts.yaml": alerts.rules(),
+        **{
+            CHART / "files" / "dashboards" / f"{name}.json": board.to_json()
+            for name, board in BOARDS.items()
+        },
+    }
 
 
 def main() -> int:
@@ -76,6 +87,7 @@ def main() -> int:
     for path in stale:
         print(f"{path.relative_to(ROOT)}: {'stale, run `make docs`' if check else 'written'}")
         if not check:
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(rendered()[path])
     return 1 if check and stale else 0
 

@@ -1,0 +1,129 @@
+"""Alerts: each says what it costs the user, and where the documentation tells what to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from observability.batches import DONE, DONE_PER_S, TOTAL, WINDOW_LEFT_S
+
+OBJECTIVE = 0.99
+"""Share of time in which a service keeps each latency objective; the rest is its error budget."""
+HEADER = "# Generated from observability/ by `make docs`; changes here are overwritten.\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alert:
+    """One alert. ``hold`` in Prometheus' form: how long the expression must be true."""
+
+    name: str
+    expr: str
+    hold: str
+    severity: str
+    summary: str
+    description: str
+
+    def manifest(self) -> dict[str, Any]:
+        """Prometheus' form of it."""
+        return {
+            "alert": self.name,
+            "expr": self.expr,
+            "for": self.hold,
+            "labels": {"severity": self.severity},
+            "annotations": {"summary": self.summary, "description": self.description},
+        }
+
+
+def _burn(factor: float, *windows: str) -> str:
+    """The error budget burns ``factor`` times too fast in every one of the windows."""
+    limit = f"{factor * (1 - OBJECTIVE):.3f}"
+    return "\nand\n".join(
+        "(1 - avg by (service, metric, statistic) "
+        f"(avg_over_time(weir_slo_attained[{window}]))) > {limit}"
+        for window in windows
+    )
+
+
+ALERTS = (
+    Alert(
+        name="WeirSLOBurnsFast",
+        expr=_burn(14.4, "1h", "5m"),
+        hold="2m",
+        severity="critical",
+        summary="{{ $labels.service }}: {{ $labels.metric }} {{ $labels.statistic }} misses its "
+        "objective",
+        description="At this rate a month's error budget (1%) is gone in two days. Suspend batch "
+        "work on the service, or add replicas.",
+    ),
+    Alert(
+        name="WeirSLOBurnsSlowly",
+        expr=_burn(6, "6h", "30m"),
+        hold="15m",
+        severity="warning",
+        summary="{{ $labels.service }}: {{ $labels.metric }} {{ $labels.statistic }} often misses "
+        "its objective",
+        description="At this rate a month's error budget (1%) is gone in five days.",
+    ),
+    Alert(
+        name="WeirPolicyLeaseStale",
+        expr='max by (service, agent) (weir_policy_source{source="control_plane"}) == 0',
+        hold="5m",
+        severity="warning",
+        summary="{{ $labels.agent }} has no policy of the control plane",
+        description="Online traffic is not affected. Batch work on this pod goes on by its own "
+        "forecast for a while, then stops. Can the pod reach the control plane?",
+    ),
+    Alert(
+        name="WeirForecastCoverageLow",
+        expr="max by (service, agent) (weir_forecast_coverage_ratio) < 0.9",
+        hold="30m",
+        severity="warning",
+        summary="Online KV demand of {{ $labels.agent }} is often above its forecast",
+        description="The best method covered {{ $value | humanizePercentage }} of the last hour. "
+        "Raise forecast_sigmas, or lower the service's offline share.",
+    ),
+    Alert(
+        name="WeirBatchStuck",
+        expr="max by (batch) (weir_batch_idle_seconds) > 1800",
+        hold="5m",
+        severity="warning",
+        summary="Batch {{ $labels.batch }} makes no progress",
+        description='No line was committed for {{ $value | humanizeDuration }}. The panel "Why '
+        'batches wait" has the reason.',
+    ),
+    Alert(
+        name="WeirBatchAtRisk",
+        expr=f"({TOTAL} - {DONE})\n> clamp_min({DONE_PER_S}, 0) * {WINDOW_LEFT_S}",
+        hold="15m",
+        severity="warning",
+        summary="Batch {{ $labels.batch }} will not be done when its window ends",
+        description="{{ $value | humanize }} lines are left, more than the rate of the last ten "
+        "minutes gives. Raise its priority, or add replicas.",
+    ),
+    Alert(
+        name="WeirEngineDown",
+        expr="max by (service, agent) (weir_engine_up) == 0",
+        hold="5m",
+        severity="critical",
+        summary="The engine of {{ $labels.agent }} does not compute",
+        description="It is restarted with a growing pause; the agent's log has the reason.",
+    ),
+    Alert(
+        name="WeirOperatorWithoutLeader",
+        expr="max(weir_operator_leader) == 0",
+        hold="2m",
+        severity="warning",
+        summary="No replica of the operator leads",
+        description="Running services and batches go on; changes to LLMServices and BatchJobs "
+        "are not acted on.",
+    ),
+)
+
+
+def rules() -> str:
+    """The groups of a rule file, which is also the spec of a PrometheusRule."""
+    group = {"name": "weir", "rules": [alert.manifest() for alert in ALERTS]}
+    text = yaml.safe_dump({"groups": [group]}, sort_keys=False, width=100, allow_unicode=True)
+    return HEADER + text
