@@ -3,11 +3,11 @@
 Arrivals during a step wait for its end, as in a synchronous engine.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import inf
 from typing import Protocol
 
-from weir_engine.ids import RequestId
+from weir_engine.ids import RequestClass, RequestId
 from weir_engine.request import Request
 from weir_engine.sched.plan import StepOutcome, StepPlan
 from weir_engine.sim.clock import VirtualClock
@@ -50,9 +50,12 @@ class Feeder(Protocol):
 
 
 class Window:
-    """Keeps up to ``size`` offline requests in the engine, in the order given."""
+    """Keeps up to ``size`` offline requests in the engine, in the order given.
 
-    def __init__(self, specs: tuple[RequestSpec, ...], *, size: int) -> None:
+    Windows over one iterator share it: each takes the next ones when it has room.
+    """
+
+    def __init__(self, specs: Iterable[RequestSpec], *, size: int) -> None:
         self._rest: Iterator[RequestSpec] = iter(specs)
         self._size = size
 
@@ -94,6 +97,11 @@ class Simulation:
         self._asynchronous = asynchronous
         self._stepped = False
         self._clock = VirtualClock()
+        self._online_tokens = sum(
+            spec.prompt_tokens + spec.output_tokens
+            for spec in online
+            if spec.klass is RequestClass.ONLINE
+        )
         self._steps: list[StepRecord] = []
         self._online: list[RequestRecord] = []
         self._offline_unfinished = 0
@@ -103,6 +111,26 @@ class Simulation:
 
     def run(self, *, until_s: float) -> SimResult:
         """Simulate up to ``until_s``: a step under way then is the last."""
+        self.advance(until_s)
+        return self.result()
+
+    @property
+    def now_s(self) -> float:
+        """Where virtual time stands."""
+        return self._clock.now_s
+
+    @property
+    def online_waiting_tokens(self) -> int:
+        """Prompt and output tokens of online requests that have arrived and not ended."""
+        return self._online_tokens
+
+    def arrive(self, spec: RequestSpec) -> None:
+        """A request that this replica gets from a router, at the request's own time."""
+        self._arrivals.add(spec)
+        self._online_tokens += spec.prompt_tokens + spec.output_tokens
+
+    def advance(self, until_s: float) -> None:
+        """Simulate on, up to ``until_s``; a step under way then is finished."""
         while self._clock.now_s < until_s:
             self._take_arrivals()
             now_s = self._clock.now_s
@@ -118,6 +146,9 @@ class Simulation:
             wait_s = inf if plan.idle_s is None else now_s + max(plan.idle_s, 1e-4)
             next_s = max(self._arrivals.next_s, self._clock.now_s)
             self._clock.advance_to(min(until_s, wait_s, next_s))
+
+    def result(self) -> SimResult:
+        """What there is so far."""
         return SimResult(
             steps=tuple(self._steps),
             online=tuple(self._online),
@@ -191,6 +222,7 @@ class Simulation:
             self._offline_unfinished -= 1
             self._offline_finished += 1
             return
+        self._online_tokens -= request.prompt_tokens + running.output_tokens
         record = RequestRecord(
             id=request.id,
             arrival_s=request.arrival_s,

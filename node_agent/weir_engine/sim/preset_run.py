@@ -9,7 +9,7 @@ from weir_engine.presets import SEATS, build_scheduler
 from weir_engine.sched.order import OnlineOrder
 from weir_engine.sched.scheduler import Scheduler
 from weir_engine.sched.selection import OfflineOrder
-from weir_engine.sim.loop import Feeder
+from weir_engine.sim.loop import Feeder, Simulation
 from weir_engine.sim.records import SimResult
 from weir_engine.sim.replica import PlannerFactory, Replica
 from weir_engine.sim.threshold import ForecastThreshold, ThresholdSettings
@@ -53,10 +53,30 @@ def run_preset(  # noqa: PLR0913 - one run, all that it depends on
     threshold: ThresholdSettings | None = None,
 ) -> SimResult:
     """One run of a preset; ``threshold`` puts a forecast in charge of offline's KV blocks."""
+    return preset_simulation(
+        replica,
+        preset,
+        online=online,
+        offline=offline,
+        static_budget_s=static_budget_s,
+        threshold=threshold,
+    ).run(until_s=until_s)
+
+
+def preset_simulation(
+    replica: Replica,
+    preset: str,
+    *,
+    online: tuple[RequestSpec, ...] = (),
+    offline: tuple[RequestSpec, ...] | Feeder = (),
+    static_budget_s: float | None = None,
+    threshold: ThresholdSettings | None = None,
+) -> Simulation:
+    """The same, yet to start."""
     make = preset_planner(replica, preset, static_budget_s=static_budget_s)
     planner: PlannerFactory = make
     if threshold is not None:
         planner = ForecastThreshold.over(make, replica.policy, threshold)
-    return replace(replica, eviction=SEATS[preset].eviction).simulate(
-        online=online, offline=offline, until_s=until_s, planner=planner
+    return replace(replica, eviction=SEATS[preset].eviction).simulation(
+        online=online, offline=offline, planner=planner
     )

@@ -5,13 +5,14 @@ Settings in, collaborators out. The decisions are the production scheduler's.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 
 from weir_engine.config import ONLINE_ONLY, EngineShape, Policy, Slo
 from weir_engine.kv.eviction import ClassedEviction, EvictionPolicy
 from weir_engine.kv.manager import KvManager
-from weir_engine.latency.models import LatencyModel, create
+from weir_engine.latency.models import LatencyModel, ModulewiseModel, create
 from weir_engine.latency.profile import profile_shapes
 from weir_engine.pool.offline_pool import OfflinePool
 from weir_engine.sched.budget import SloBudget, StepBudget
@@ -21,6 +22,8 @@ from weir_engine.sched.selection import OfflineOrder
 from weir_engine.sim.cost import Part, StepCost
 from weir_engine.sim.engine import SimEngine
 from weir_engine.sim.loop import Feeder, Planner, Simulation, Window
+from weir_engine.sim.profile_cost import ProfileCost
+from weir_engine.sim.profile_probe import ProfileProbe
 from weir_engine.sim.records import SimResult
 from weir_engine.sim.workload import RequestSpec
 
@@ -35,6 +38,15 @@ SMALL_CPU = EngineShape(
 
 
 _GUARDED = ClassedEviction(guard_online=True)
+
+
+class Limits(TypedDict):
+    """What an engine takes at most, as profiling asks for it."""
+
+    max_batched_tokens: int
+    max_seqs: int
+    max_model_len_tokens: int
+
 
 PlannerFactory = Callable[[EngineShape, KvManager], Planner]
 
@@ -72,6 +84,16 @@ class Replica:
         planner: PlannerFactory | None = None,
     ) -> SimResult:
         """One run, offline requests in the order given; under Weir's scheduler or another one."""
+        return self.simulation(online=online, offline=offline, planner=planner).run(until_s=until_s)
+
+    def simulation(
+        self,
+        *,
+        online: tuple[RequestSpec, ...] = (),
+        offline: tuple[RequestSpec, ...] | Feeder = (),
+        planner: PlannerFactory | None = None,
+    ) -> Simulation:
+        """A run that has yet to start, for callers that drive it themselves."""
         kv = KvManager(
             total_blocks=self.shape.total_blocks,
             block_size_tokens=self.shape.block_size_tokens,
@@ -79,7 +101,7 @@ class Replica:
             guard_blocks=self.guard_blocks,
         )
         if isinstance(offline, tuple):
-            offline = Window(offline, size=4 * max(self.policy.offline_seq_slots, 1))
+            offline = Window(offline, size=self.window_size)
         make = planner or self.scheduler
         rng = np.random.default_rng((self.seed, 1))
         return Simulation(
@@ -89,19 +111,26 @@ class Replica:
             offline=offline,
             plan_s=self.plan_s,
             asynchronous=self.asynchronous,
-        ).run(until_s=until_s)
+        )
+
+    @property
+    def window_size(self) -> int:
+        """Offline requests that the engine is given at a time."""
+        return 4 * max(self.policy.offline_seq_slots, 1)
 
     def latency_model(self) -> LatencyModel:
         """The model as it is when the first request arrives."""
         model = create(self.model)
         if self.profiled:
             rng = np.random.default_rng((self.seed, 2))
-            steps = profile_shapes(
+            limits = Limits(
                 max_batched_tokens=self.shape.max_batched_tokens,
                 max_seqs=self.shape.max_seqs,
                 max_model_len_tokens=self.shape.max_model_len_tokens,
             )
-            for step in steps:
+            if self.model == ModulewiseModel.name and isinstance(self.cost, ProfileCost):
+                model = ModulewiseModel.profiled(ProfileProbe(self.cost.profile, rng), **limits)
+            for step in profile_shapes(**limits):
                 parts = [Part(tokens=n, computed_tokens=done) for n, done in step.prefills]
                 parts += [Part(tokens=1, computed_tokens=context) for context in step.decodes]
                 model.update(step.shape, self.cost.seconds(parts, rng))

@@ -1,0 +1,65 @@
+"""How many replicas a trace needs, and what batch work they do besides: Echo's two questions.
+
+Simulations only; where traces come from and how answers are shown is the caller's.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from weir_engine.config import Slo
+from weir_engine.errors import ConfigError
+from weir_engine.sim.records import SimResult
+from weir_engine.sim.report import Latencies, attained
+
+SimulateFleet = Callable[[int], Sequence[SimResult]]
+"""Runs the peak on so many replicas, online alone."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """One number of replicas at the peak: the worst of measured over threshold, and who waits."""
+
+    replicas: int
+    ratio: float
+    unanswered: int
+
+    @property
+    def holds(self) -> bool:
+        """Every objective held and every request was answered."""
+        return self.ratio <= 1.0 and self.unanswered == 0
+
+
+def fewest_replicas(
+    simulate: SimulateFleet, slos: Sequence[Slo], *, arrivals: int, most: int
+) -> tuple[Trial, ...]:
+    """Trials with 1, 2, ... replicas up to the first that holds, or to ``most``.
+
+    ``arrivals`` is how many online requests the peak has: one that never got a token counts.
+
+    Source: Echo §5.4, step 1 (smallest to largest over a short window of the peak).
+
+    Raises:
+        ConfigError: no objective, or ``most`` below 1.
+    """
+    if not slos or most < 1:
+        raise ConfigError(
+            f"{len(slos)} objectives, at most {most} replicas: give one or more of each"
+        )
+    trials: list[Trial] = []
+    for replicas in range(1, most + 1):
+        answered = [record for result in simulate(replicas) for record in result.online]
+        # With no answers at all the ratio has no meaning; the unanswered say it.
+        ratio = attained(Latencies.of(answered), slos) if answered else float("inf")
+        trials.append(Trial(replicas=replicas, ratio=ratio, unanswered=arrivals - len(answered)))
+        if trials[-1].holds:
+            break
+    return tuple(trials)
+
+
+def offline_tokens_a_day(results: Sequence[SimResult], *, seconds: float) -> float:
+    """Offline tokens served, scaled from ``seconds`` of simulation to a day.
+
+    Source: Echo §5.4, step 2.
+    """
+    served = sum(step.offline_served_tokens for result in results for step in result.steps)
+    return served * 86_400.0 / seconds
