@@ -20,22 +20,13 @@ import numpy as np
 from benchmarks.claims import Claim, render, write_results
 from benchmarks.papers.blendserve_workload import TRACES, Lengths, mix
 from weir_engine.pool.blend_order import blend, estimate_outputs, sample_requests
-from weir_engine.pool.density import DensityModel
+from weir_engine.pool.density import LLAMA_8B_A100
 from weir_engine.pool.density_tree import Prompts, build_tree
 from weir_engine.pool.replica_split import PlacedWork, split_across
 
 REQUESTS = 400_000
 _REPLICAS = 64
 _GIB = 1 << 30
-
-MODEL = DensityModel(
-    parameters=8.03e9,
-    hidden=4096,
-    kv_features=1024,
-    layers=32,
-    flops_s=312e12,
-    bandwidth_bytes_s=2039e9,
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +45,9 @@ class Measured:
 def measure(data: Path, requests: int, seed: int) -> Measured:
     """One batch, in this process: the peak covers the prompts and everything made of them."""
     rng = np.random.default_rng(seed)
-    workload = mix(Lengths.read(data), TRACES["trace1"], requests=requests, model=MODEL, rng=rng)
+    workload = mix(
+        Lengths.read(data), TRACES["trace1"], requests=requests, model=LLAMA_8B_A100, rng=rng
+    )
     made = workload.prompts()
     # A copy in one piece, so that the peak below is of what follows and not of making the batch.
     prompts = Prompts(
@@ -69,7 +62,7 @@ def measure(data: Path, requests: int, seed: int) -> Measured:
     tree = build_tree(prompts)
     built_s = time.process_time()
     expected = estimate_outputs(tree, outputs=outputs, seen=seen)
-    order = blend(tree, prompts, outputs=expected, model=MODEL)
+    order = blend(tree, prompts, outputs=expected, model=LLAMA_8B_A100)
     ordered_s = time.process_time()
     work = PlacedWork(compute_s=order.compute_s, memory_s=order.memory_s, family=order.family)
     split_across(work, [1.0] * _REPLICAS)

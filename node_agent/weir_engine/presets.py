@@ -12,6 +12,7 @@ from weir_engine.errors import ConfigError
 from weir_engine.kv.eviction import ClassedEviction, EvictionPolicy, LruEviction
 from weir_engine.kv.view import KvView
 from weir_engine.latency.models import LatencyModel, create
+from weir_engine.pool.dual_scan import DualScanOrder, hint_by_lengths
 from weir_engine.pool.offline_pool import OfflinePool
 from weir_engine.pool.simple_orders import FcfsOrder
 from weir_engine.sched.benefit import BenefitSelection
@@ -88,6 +89,10 @@ def _by_benefit(parts: Parts) -> OfflineOrder:
     )
 
 
+def _by_dual_scan(parts: Parts) -> OfflineOrder:  # noqa: ARG001
+    return DualScanOrder(target_density=1.0, hint=hint_by_lengths)
+
+
 SEATS: dict[str, Preset] = {
     "weir": Preset(
         source="design §3",
@@ -127,6 +132,13 @@ SEATS: dict[str, Preset] = {
         model="echo",
         budget=_cumulative_budget,
         pool=_by_arrival,
+        eviction=LruEviction(),
+    ),
+    "blendserve": Preset(
+        source="BlendServe §3, batch work alone",
+        model="hygen",
+        budget=_no_budget,
+        pool=_by_dual_scan,
         eviction=LruEviction(),
     ),
 }

@@ -79,6 +79,17 @@ class DensityModel:
         return self.compute_s(prompt_tokens, output_tokens) / memory_s if memory_s > 0 else inf
 
 
+LLAMA_8B_A100 = DensityModel(
+    parameters=8.03e9,
+    hidden=4096,
+    kv_features=1024,
+    layers=32,
+    flops_s=312e12,
+    bandwidth_bytes_s=2039e9,
+)
+"""Llama-3.1-8B on A100 80 GB, as in the paper. Another device scales all densities alike."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryPartition:
     """How KV memory is shared between the two scanners, in the unit that was given."""

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from weir_engine.errors import ConfigError, DuplicateRequestError, UnknownRequestError
 from weir_engine.ids import RequestId
-from weir_engine.pool.density import partition_memory
+from weir_engine.pool.density import LLAMA_8B_A100, partition_memory
 from weir_engine.request import Request, RequestState
 
 
@@ -34,7 +34,20 @@ class BlendHint:
     held_tokens: float
 
 
+def hint_by_lengths(request: Request) -> BlendHint:
+    """A hint from the request's own lengths, where no tree gave one: above or below 1, unshared."""
+    expected = request.expected_output_tokens
+    output = request.max_output_tokens if expected is None else expected
+    density = LLAMA_8B_A100.density(request.prompt_tokens, output)
+    return BlendHint(
+        side=Side.LEFT if density >= 1.0 else Side.RIGHT,
+        density=density,
+        held_tokens=request.prompt_tokens + output / 2,
+    )
+
+
 _Waiting = tuple[Request, BlendHint]
+_LEAST_RUNNING = 64
 
 
 class DualScanOrder:
@@ -62,6 +75,7 @@ class DualScanOrder:
         self._waiting: dict[Side, dict[RequestId, _Waiting]] = {side: {} for side in Side}
         self._side: dict[RequestId, Side] = {}
         self._running: list[_Waiting] = []
+        self._most_running = _LEAST_RUNNING
 
     def __len__(self) -> int:
         return len(self._side)
@@ -101,9 +115,11 @@ class DualScanOrder:
             UnknownRequestError: it does not wait here.
         """
         entry = self._leave(request_id)
-        self._running = [
-            other for other in self._running if other[0].state is not RequestState.FINISHED
-        ]
+        if len(self._running) >= self._most_running:  # those that ended leave now and then
+            self._running = [
+                other for other in self._running if other[0].state is not RequestState.FINISHED
+            ]
+            self._most_running = 2 * len(self._running) + _LEAST_RUNNING
         self._running.append(entry)
 
     def candidates(self, limit: int, now_s: float) -> Sequence[Request]:  # noqa: ARG002

@@ -6,11 +6,14 @@ scheduler and the KV manager are the production ones and know nothing of it.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
-from weir_engine.ids import RequestClass, RequestId
+from weir_engine.ids import BlockHash, RequestClass, RequestId
+from weir_engine.kv.eviction import EvictionPolicy
 from weir_engine.kv.manager import KvManager
 from weir_engine.request import Request
 from weir_engine.sim.cost import Part
@@ -46,14 +49,61 @@ class BatchSet:
         )
 
 
-class BatchEngine(SimEngine):
-    """An engine whose requests come from a ``BatchSet``: their hashes are not made from text."""
+class BatchKv(KvManager):
+    """A KV manager that walks its free list once a plan, not once for each admission of it."""
 
     def __init__(
-        self, *, kv: KvManager, cost: "CoarseCost", rng: np.random.Generator, batch: BatchSet
+        self, *, total_blocks: int, block_size_tokens: int, eviction: EvictionPolicy | None = None
+    ) -> None:
+        self._walk: Iterator[int] = iter(())
+        self._walked = 0
+        self._found: list[BlockHash] = []
+        super().__init__(
+            total_blocks=total_blocks, block_size_tokens=block_size_tokens, eviction=eviction
+        )
+
+    @override
+    def next_evicted(self, blocks: int) -> frozenset[BlockHash]:
+        """As in ``KvManager``; larger numbers go on where the last one ended."""
+        if not self._walked or blocks < self._walked:
+            self._walk, self._walked, self._found = iter(self._free), 0, []
+        hashes = self._table.hashes
+        for block in islice(self._walk, blocks - self._walked):
+            block_hash = hashes[block]
+            if block_hash is not None:
+                self._found.append(block_hash)
+        self._walked = blocks
+        return frozenset(self._found)
+
+    @override
+    def _changed(self) -> None:
+        super()._changed()
+        self._walked = 0
+
+    @override
+    def _on_references(self, block_hash: BlockHash, references: int) -> None:
+        super()._on_references(block_hash, references)
+        self._walked = 0
+
+
+class BatchEngine(SimEngine):
+    """An engine whose requests come from a ``BatchSet``: their hashes are not made from text.
+
+    ``counted``: tell the KV manager which prefixes waiting requests want; LRU does not ask.
+    """
+
+    def __init__(
+        self,
+        *,
+        kv: KvManager,
+        cost: "CoarseCost",
+        rng: np.random.Generator,
+        batch: BatchSet,
+        counted: bool = True,
     ) -> None:
         super().__init__(kv=kv, cost=cost, rng=rng)
         self._batch_set = batch
+        self._counted = counted
 
     def accept(self, spec: RequestSpec, arrival_s: float) -> Request:
         """Take a request in by its number."""
@@ -71,7 +121,8 @@ class BatchEngine(SimEngine):
         self._known[spec.id] = Running(
             request=request, output_tokens=spec.output_tokens, hashes=hashes
         )
-        self.kv.expect(request)
+        if self._counted:
+            self.kv.expect(request)
         return request
 
 
@@ -80,13 +131,17 @@ class CoarseCost:
 
     Lengths are in units of ``factor`` tokens. A decode of one unit is one token in each of the
     steps; prompts are computed one after the other over the steps, each with its share of tokens.
-    ``compute_s`` and ``memory_s`` sum up dense layers with prefills, and attention of the decodes.
+    ``compute_s`` and ``memory_s`` sum up dense layers with prefills (``prefill_s`` of it attention)
+    and attention of the decodes.
+    ``timed`` bounds how many of the steps are timed; they stand for the others.
     """
 
-    def __init__(self, cost: ProfileCost, *, factor: int = 1) -> None:
+    def __init__(self, cost: ProfileCost, *, factor: int = 1, timed: int = 4) -> None:
         self._cost = cost
         self._factor = factor
+        self._stride = max(1, factor // timed)
         self.compute_s = 0.0
+        self.prefill_s = 0.0
         self.memory_s = 0.0
 
     @property
@@ -108,14 +163,16 @@ class CoarseCost:
         shortest = factor * min(decodes, default=0)
         longest = factor * max(decodes, default=0)
         total_s = 0.0
-        for prefills in _spread(prompts, share, factor):
+        weight = factor / len(range(0, factor, self._stride))
+        for prefills in islice(_spread(prompts, share, factor), 0, None, self._stride):
             batch = StepBatch(
                 share + len(decodes), prefills, len(decodes), context, shortest, longest
             )
             time = self._cost.profile.timing.step(batch)
-            total_s += self._cost.total_s(time)
-            self.compute_s += time.dense_s + time.prefill_s
-            self.memory_s += time.decode_s
+            total_s += weight * self._cost.total_s(time)
+            self.prefill_s += weight * time.prefill_s
+            self.compute_s += weight * (time.dense_s + time.prefill_s)
+            self.memory_s += weight * time.decode_s
         return total_s
 
 

@@ -1,7 +1,7 @@
 """The model of a pod without online traffic: no step too long, tokens in multiples."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weir_engine.errors import ConfigError
@@ -11,6 +11,7 @@ from weir_engine.latency.models.batch_only import BatchOnlyModel
 _PREFILL = StepShape(prefill_tokens=100, prefill_requests=1)
 
 
+@settings(deadline=None)
 @given(decodes=st.integers(0, 300), upper=st.integers(1, 4_000), multiple=st.integers(1, 256))
 def test_a_step_ends_at_a_multiple_or_has_one_prompt_alone(
     decodes: int, upper: int, multiple: int

@@ -2,19 +2,9 @@
 
 from collections.abc import Sequence
 
-from weir_engine.pool.density import DensityModel
 from weir_engine.pool.density_tree import Prompts
 
 BLOCK_TOKENS = 10
-
-LLAMA_8B_A100 = DensityModel(
-    parameters=8.03e9,
-    hidden=4096,
-    kv_features=1024,
-    layers=32,
-    flops_s=312e12,
-    bandwidth_bytes_s=2039e9,
-)
 
 
 def make_prompts(texts: Sequence[str], *, tail_tokens: int = 3) -> Prompts:

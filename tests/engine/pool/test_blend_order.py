@@ -4,12 +4,11 @@ from math import inf
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engine.pool.prompts import (
     BLOCK_TOKENS,
-    LLAMA_8B_A100,
     computed_tokens,
     distinct_tokens,
     make_prompts,
@@ -23,6 +22,7 @@ from weir_engine.pool.blend_order import (
     split_nodes,
     tree_costs,
 )
+from weir_engine.pool.density import LLAMA_8B_A100
 from weir_engine.pool.density_tree import build_tree
 
 _TEXTS = st.lists(st.text(alphabet="ab", max_size=7), min_size=1, max_size=24)
@@ -40,6 +40,7 @@ def _order(texts: list[str], outputs: list[int], *, split_share: float) -> Blend
     )
 
 
+@settings(deadline=None)
 @given(texts=_TEXTS, data=st.data())
 def test_every_request_is_in_the_order_once_and_density_falls(
     texts: list[str], data: st.DataObject
@@ -52,6 +53,7 @@ def test_every_request_is_in_the_order_once_and_density_falls(
     assert order.density[0] == order.density.max() or len(texts) > 64
 
 
+@settings(deadline=None)
 @given(texts=_TEXTS, data=st.data())
 def test_without_splitting_sharing_stays_optimal(texts: list[str], data: st.DataObject) -> None:
     outputs = data.draw(st.lists(_OUTPUTS, min_size=len(texts), max_size=len(texts)))
@@ -59,6 +61,7 @@ def test_without_splitting_sharing_stays_optimal(texts: list[str], data: st.Data
     assert computed_tokens(texts, order.requests.tolist()) == distinct_tokens(texts)
 
 
+@settings(deadline=None)
 @given(texts=_TEXTS, data=st.data())
 def test_splitting_recomputes_no_more_than_it_may(texts: list[str], data: st.DataObject) -> None:
     outputs = data.draw(st.lists(_OUTPUTS, min_size=len(texts), max_size=len(texts)))
@@ -69,6 +72,7 @@ def test_splitting_recomputes_no_more_than_it_may(texts: list[str], data: st.Dat
     assert waste <= allowed + 1e-6
 
 
+@settings(deadline=None)
 @given(texts=_TEXTS, data=st.data())
 def test_parts_of_the_work_add_up_to_the_roots(texts: list[str], data: st.DataObject) -> None:
     outputs = data.draw(st.lists(_OUTPUTS, min_size=len(texts), max_size=len(texts)))

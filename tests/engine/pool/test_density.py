@@ -4,12 +4,11 @@ from math import inf
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.engine.pool.prompts import LLAMA_8B_A100
 from weir_engine.errors import ConfigError
-from weir_engine.pool.density import DensityModel, blended_density, partition_memory
+from weir_engine.pool.density import LLAMA_8B_A100, DensityModel, blended_density, partition_memory
 
 _DENSITIES = st.floats(min_value=0.01, max_value=100.0)
 
@@ -30,6 +29,7 @@ def test_memory_partition_of_the_papers_example() -> None:
         assert part.right == pytest.approx(40.7, abs=0.1)
 
 
+@settings(deadline=None)
 @given(left=_DENSITIES, right=_DENSITIES, target=_DENSITIES)
 def test_partition_uses_all_memory_and_blends_to_a_target_between(
     left: float, right: float, target: float

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engine.pool.prompts import (
@@ -26,6 +26,7 @@ def _path(tree: DensityTree, node: int) -> list[int]:
     return path
 
 
+@settings(deadline=None)
 @given(texts=_TEXTS)
 def test_every_request_is_one_leaf_and_prefixes_are_counted_once(texts: list[str]) -> None:
     tree = build_tree(make_prompts(texts))
@@ -37,6 +38,7 @@ def test_every_request_is_one_leaf_and_prefixes_are_counted_once(texts: list[str
     assert tree.root_sharing == pytest.approx(1 - distinct_tokens(texts) / total)
 
 
+@settings(deadline=None)
 @given(texts=_TEXTS)
 def test_two_requests_meet_where_their_texts_part(texts: list[str]) -> None:
     tree = build_tree(make_prompts(texts))
@@ -48,6 +50,7 @@ def test_two_requests_meet_where_their_texts_part(texts: list[str]) -> None:
         assert max(int(tree.end_tokens[node]) for node in above) == shared * BLOCK_TOKENS
 
 
+@settings(deadline=None)
 @given(texts=_TEXTS, data=st.data())
 def test_any_depth_first_order_shares_as_much_as_there_is(
     texts: list[str], data: st.DataObject
@@ -62,6 +65,7 @@ def test_any_depth_first_order_shares_as_much_as_there_is(
     assert computed_tokens(texts, order) == distinct_tokens(texts)
 
 
+@settings(deadline=None)
 @given(texts=_TEXTS)
 def test_the_tree_is_compressed(texts: list[str]) -> None:
     tree = build_tree(make_prompts(texts))

@@ -1,14 +1,14 @@
 """The dual scanner in its seat: which side comes next, and what memory each holds."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engine.pool.requests import make_request, names
 from weir_engine.errors import ConfigError, DuplicateRequestError, UnknownRequestError
 from weir_engine.ids import RequestId
 from weir_engine.pool.density import partition_memory
-from weir_engine.pool.dual_scan import BlendHint, DualScanOrder, Side
+from weir_engine.pool.dual_scan import BlendHint, DualScanOrder, Side, hint_by_lengths
 from weir_engine.request import Request, RequestState
 
 _LEFT, _RIGHT = 3.73, 0.096
@@ -46,6 +46,7 @@ def test_what_is_admitted_blends_to_the_target() -> None:
     assert held[Side.LEFT] / sum(held.values()) * 60 == pytest.approx(part.left, abs=1.0)
 
 
+@settings(deadline=None)
 @given(
     left=st.integers(0, 20),
     right=st.integers(0, 20),
@@ -110,3 +111,13 @@ def test_requests_are_known_once_and_leave_once() -> None:
 def test_a_target_of_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match="target_density"):
         DualScanOrder(target_density=0.0, hint=_hint)
+
+
+def test_without_a_tree_a_requests_own_lengths_say_its_side() -> None:
+    short = hint_by_lengths(make_request("s", "", output_tokens=10))
+    unknown = hint_by_lengths(make_request("u", ""))  # at most 10 tokens of output
+    long = hint_by_lengths(make_request("l", "", output_tokens=20_000))
+    assert short == unknown
+    assert (short.side, long.side) == (Side.LEFT, Side.RIGHT)
+    assert short.held_tokens == 105.0
+    assert long.density < 1.0 < short.density

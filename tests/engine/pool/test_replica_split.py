@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weir_engine.errors import ConfigError
@@ -20,6 +20,7 @@ def _all_places(parts: tuple[EndSlices, ...]) -> list[int]:
     return sorted(int(place) for part in parts for place in part.places())
 
 
+@settings(deadline=None)
 @given(places=st.integers(0, 300), replicas=st.integers(1, 7), families=st.integers(0, 12))
 def test_every_place_is_in_one_part(places: int, replicas: int, families: int) -> None:
     parts = split_across(_work(places, families=families), [1.0] * replicas)
@@ -27,6 +28,7 @@ def test_every_place_is_in_one_part(places: int, replicas: int, families: int) -
     assert _all_places(parts) == list(range(places))
 
 
+@settings(deadline=None)
 @given(replicas=st.integers(2, 8))
 def test_parts_have_the_roots_density_and_equal_work(replicas: int) -> None:
     work = _work(4_000)
@@ -44,6 +46,7 @@ def test_a_replica_gets_work_by_its_weight() -> None:
     assert work.sums(small)[0] == pytest.approx(float(work.compute_s.sum()) / 3, rel=0.02)
 
 
+@settings(deadline=None)
 @given(share=st.floats(0.1, 0.9), replicas=st.integers(1, 4))
 def test_stealing_keeps_the_density_on_both_sides(share: float, replicas: int) -> None:
     work = _work(4_000)
