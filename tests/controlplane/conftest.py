@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import fsspec
+import httpx
 import pytest
 
 from tests.support.postgres import PostgresServer
+from tests.support.processes import free_port
 from weir_controlplane.store.database import Database
+
+S3_START_S = 60
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
@@ -43,3 +51,38 @@ async def database(database_url: str) -> AsyncIterator[Database]:
     await database.open()
     yield database
     await database.close()
+
+
+@pytest.fixture
+def s3_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An S3 server in a process of its own.
+
+    It is made of Flask, whose context objects raise when vLLM looks at every loaded module.
+    """
+    address = f"http://127.0.0.1:{(port := free_port())}"
+    command = [sys.executable, "-m", "moto.server", "--host", "127.0.0.1", "--port", str(port)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        _make_bucket(f"{address}/weir")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        yield "s3://weir/files"
+        fsspec.get_filesystem_class("s3").clear_instance_cache()
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+def _make_bucket(url: str) -> None:
+    deadline = time.monotonic() + S3_START_S
+    while True:
+        try:
+            httpx.put(url).raise_for_status()
+        except httpx.ConnectError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+        else:
+            return

@@ -3,55 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
 
-import fsspec
-import httpx
 import pytest
 
-from tests.support.processes import free_port
 from weir_controlplane.errors import StorageError
 from weir_controlplane.files.storage import PART_BYTES, Storage
-
-START_S = 60
-
-
-@pytest.fixture
-def s3_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An S3 server in a process of its own.
-
-    It is made of Flask, whose context objects raise when vLLM looks at every loaded module.
-    """
-    address = f"http://127.0.0.1:{(port := free_port())}"
-    command = [sys.executable, "-m", "moto.server", "--host", "127.0.0.1", "--port", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        _make_bucket(f"{address}/weir")
-        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        yield "s3://weir/files"
-        fsspec.get_filesystem_class("s3").clear_instance_cache()
-    finally:
-        server.terminate()
-        server.wait(10)
-
-
-def _make_bucket(url: str) -> None:
-    deadline = time.monotonic() + START_S
-    while True:
-        try:
-            httpx.put(url).raise_for_status()
-        except httpx.ConnectError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
-        else:
-            return
 
 
 async def test_objects_on_s3(s3_url: str) -> None:
