@@ -142,7 +142,7 @@ class EchoModel(FittedModel):
             floor_s = float(np.quantile(seconds, quantile))
             above = seconds > floor_s
             if not above.any():
-                break
+                above = seconds >= floor_s
             slopes = fit_relative(rows[above, :2], seconds[above], weights[above], self._prior[:2])
             predicted = np.maximum(rows[:, :2] @ slopes, floor_s)
             error = float(np.average(np.abs(predicted / seconds - 1), weights=weights))
