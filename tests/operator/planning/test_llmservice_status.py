@@ -1,0 +1,331 @@
+"""What `kubectl get llmsvc` and `kubectl describe` say of an LLMService, case by case."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from tests.operator.planning.worlds import (
+    NOW,
+    apply_service,
+    condition,
+    deployment_status,
+    llmservice,
+    message,
+    observe_service,
+    replica,
+    with_deployment,
+)
+from weir_operator.planning.llmservice import plan_llmservice
+from weir_operator.planning.observed import PodReport, Refusal, ServiceReport, SloReport
+from weir_operator.planning.types import RegisterPods, ReleaseService
+
+SLO = [{"metric": "tbt", "statistic": "p99", "thresholdSeconds": 0.1}]
+
+
+def slo(measured_s: float | None, attained: bool | None) -> SloReport:
+    return SloReport(
+        metric="tbt", statistic="p99", threshold_s=0.1, measured_s=measured_s, attained=attained
+    )
+
+
+def report(*pods: PodReport, policy_fresh: bool | None = True) -> ServiceReport:
+    return ServiceReport(
+        model="chat",
+        service_account="chat",
+        pods=pods,
+        policy_fresh=policy_fresh,
+        offline_tokens_per_s=1234.5,
+    )
+
+
+def pod_report(number: int, **given: object) -> PodReport:
+    base = PodReport(
+        uid=f"pod-{number}",
+        name=f"chat-5d-{number}",
+        state="serving",
+        policy_expires_at=NOW + timedelta(seconds=60),
+        total_kv_blocks=1000,
+        offline_kv_threshold_blocks=700,
+        step_budget_s=0.05,
+        offline_tokens_per_s=617.2,
+    )
+    return replace(base, **given)  # type: ignore[arg-type]
+
+
+def test_a_service_that_serves_is_ready() -> None:
+    observed = with_deployment(observe_service(), deployment_status(2))
+    plan = plan_llmservice(observed)
+    assert condition(plan.status, "Ready") == ("True", "Serving")
+    assert condition(plan.status, "Available") == ("True", "MinimumReplicasReady")
+    assert condition(plan.status, "Progressing") == ("False", "RolledOut")
+    assert plan.status is not None
+    assert plan.status["url"] == "http://chat.team.svc:8000"
+    assert plan.status["selector"] == "app.kubernetes.io/component=agent,weir.dev/llmservice=chat"
+    assert (plan.status["replicas"], plan.status["readyReplicas"]) == (2, 2)
+    assert all(item["observedGeneration"] == 3 for item in plan.status["conditions"])
+    assert {"Serving", "MinimumReplicasReady"} <= {note.reason for note in plan.events}
+
+
+def test_pods_that_admission_refuses_show_in_available() -> None:
+    refused = {
+        "type": "ReplicaFailure",
+        "status": "True",
+        "message": "violates PodSecurity restricted",
+    }
+    observed = with_deployment(observe_service(pods=()), deployment_status(0, refused))
+    plan = plan_llmservice(observed)
+    assert condition(plan.status, "Available") == ("False", "ReplicaFailure")
+    assert "violates PodSecurity" in message(plan.status, "Available")
+    assert condition(plan.status, "Ready") == ("False", "NotAvailable")
+    assert "violates PodSecurity" in message(plan.status, "Ready")
+
+
+def test_what_keeps_a_pod_from_starting_is_said() -> None:
+    waiting = {"state": {"waiting": {"reason": "ImagePullBackOff"}}, "name": "agent"}
+    stuck = replica(1, status={"containerStatuses": [waiting]})
+    observed = with_deployment(observe_service(pods=(stuck,)), deployment_status(0))
+    plan = plan_llmservice(observed)
+    assert condition(plan.status, "Available") == ("False", "TooFewReady")
+    assert "pod chat-5d-1: container agent: ImagePullBackOff" in message(plan.status, "Available")
+    scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    pending = replica(
+        1, status={"phase": "Pending", "conditions": [scheduled | {"message": "no GPU"}]}
+    )
+    plan = plan_llmservice(replace(observed, pods=(pending,)))
+    assert "Unschedulable: no GPU" in message(plan.status, "Available")
+
+
+@pytest.mark.parametrize(
+    ("ready", "unavailable", "expected"),
+    [(2, 0, "True"), (1, 0, "False"), (1, 1, "True"), (0, 2, "False"), (1, "50%", "True")],
+)
+def test_available_follows_what_the_rollout_allows(
+    ready: int, unavailable: int | str, expected: str
+) -> None:
+    service = llmservice(rollout={"maxUnavailable": unavailable})
+    observed = with_deployment(observe_service(service), deployment_status(ready))
+    assert condition(plan_llmservice(observed).status, "Available")[0] == expected
+
+
+def test_a_service_scaled_to_zero_is_not_available() -> None:
+    observed = with_deployment(
+        observe_service(llmservice(replicas=0), pods=()), deployment_status(0)
+    )
+    plan = plan_llmservice(observed)
+    assert condition(plan.status, "Available") == ("False", "ScaledToZero")
+    assert condition(plan.status, "Progressing") == ("False", "RolledOut")
+
+
+def test_a_model_that_never_loads_exceeds_its_deadline() -> None:
+    told = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}
+    observed = with_deployment(observe_service(), deployment_status(0, told))
+    found = condition(plan_llmservice(observed).status, "Progressing")
+    assert found == ("False", "ProgressDeadlineExceeded")
+
+
+def test_a_deployment_that_has_not_seen_its_change_is_rolling_out() -> None:
+    observed = with_deployment(observe_service(), deployment_status(2, observedGeneration=0))
+    assert condition(plan_llmservice(observed).status, "Progressing") == ("True", "RollingOut")
+
+
+def test_a_refused_child_is_said_and_stays_asked_for() -> None:
+    refusal = Refusal(
+        generation=3, status_code=422, code="Invalid", message="spec.template.spec: bad field"
+    )
+    observed = observe_service(refusals={("Deployment", "chat"): refusal})
+    plan = plan_llmservice(observed)
+    assert condition(plan.status, "Configured") == ("False", "ChildRefused")
+    assert message(plan.status, "Ready") == "Deployment chat: spec.template.spec: bad field"
+    assert "Deployment" in {child["kind"] for child in plan.children}
+    of_before = replace(refusal, generation=2)
+    plan = plan_llmservice(replace(observed, refusals={("Deployment", "chat"): of_before}))
+    assert condition(plan.status, "Configured")[0] == "True"
+
+
+def test_a_name_that_is_taken_is_left_alone() -> None:
+    foreign = {"kind": "Service", "metadata": {"name": "chat", "uid": "x"}}
+    plan = plan_llmservice(observe_service(children={("Service", "chat"): foreign}))
+    assert condition(plan.status, "Configured") == ("False", "NameTaken")
+    assert "Service" not in {child["kind"] for child in plan.children}
+    assert plan.removals == ()
+    assert plan.requeue_after_s is not None
+
+
+def test_keda_that_is_not_installed_is_said() -> None:
+    autoscaling = {"type": "KEDA", "maxReplicas": 2, "triggers": [{"type": "cron"}]}
+    service = llmservice(autoscaling=autoscaling)
+    plan = plan_llmservice(observe_service(service, optional_kinds=frozenset()))
+    assert condition(plan.status, "Configured") == ("False", "KindMissing")
+    assert "KEDA" in message(plan.status, "Configured")
+
+
+def test_fields_without_effect_are_named() -> None:
+    service = llmservice(colocation={"utilityRatio": 0.5, "forecast": {"window": "2h"}})
+    plan = plan_llmservice(observe_service(service))
+    assert condition(plan.status, "Configured") == ("True", "FieldsWithoutEffect")
+    found = message(plan.status, "Configured")
+    assert "colocation.utilityRatio" in found
+    assert "colocation.forecast" in found
+
+
+def test_a_paused_service_keeps_its_status_and_nothing_else_is_written() -> None:
+    service = llmservice()
+    service["metadata"]["annotations"] = {"weir.dev/paused": "true"}
+    plan = plan_llmservice(observe_service(service))
+    assert plan.children == ()
+    assert plan.removals == ()
+    assert condition(plan.status, "Configured") == ("Unknown", "Paused")
+
+
+def test_children_that_are_no_longer_wanted_are_removed_by_uid() -> None:
+    metrics = [{"type": "Resource", "resource": {"name": "cpu"}}]
+    scaled = llmservice(autoscaling={"type": "HPA", "maxReplicas": 4, "metrics": metrics})
+    observed = observe_service(scaled)
+    observed = apply_service(observed, plan_llmservice(observed))
+    plan = plan_llmservice(replace(observed, service=llmservice()))
+    [ref] = plan.removals
+    live = observed.children["HorizontalPodAutoscaler", "chat"]
+    assert (ref.kind, ref.name, ref.uid) == (
+        "HorizontalPodAutoscaler",
+        "chat",
+        live["metadata"]["uid"],
+    )
+
+
+def test_what_a_newer_crd_let_in_changes_nothing_but_two_conditions() -> None:
+    service = llmservice(engine={"backend": "tpu"})
+    kept = {"type": "Available", "status": "True", "reason": "MinimumReplicasReady"}
+    service["status"] = {"conditions": [kept], "replicas": 2}
+    plan = plan_llmservice(observe_service(service))
+    assert plan.children == ()
+    assert plan.requests == ()
+    assert condition(plan.status, "Configured") == ("False", "InvalidSpec")
+    assert "spec.engine.backend" in message(plan.status, "Configured")
+    assert condition(plan.status, "Available") == ("True", "MinimumReplicasReady")
+
+
+# --- what the control plane says ------------------------------------------------------------
+
+
+def test_pods_are_registered_terminating_ones_included() -> None:
+    ending = replica(2, metadata={"deletionTimestamp": "2026-05-04T11:59:00Z"})
+    ended = replica(3, status={"phase": "Failed"})
+    plan = plan_llmservice(observe_service(pods=(ending, replica(1), ended)))
+    [request] = plan.requests
+    assert isinstance(request, RegisterPods)
+    assert [pod.uid for pod in request.pods] == ["pod-1", "pod-2"]
+    assert (request.model, request.service_account) == ("chat", "chat")
+    assert condition(plan.status, "Registered") == ("False", "Registering")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"metadata": {"ownerReferences": []}},
+        {"metadata": {"ownerReferences": [{"kind": "ReplicaSet", "name": "other-5d"}]}},
+        {"metadata": {"labels": {"pod-template-hash": "6e"}}},
+        {"metadata": {"labels": {"weir.dev/llmservice": "other"}}},
+        {"spec": {"serviceAccountName": "default"}},
+    ],
+)
+def test_a_pod_that_only_looks_like_a_replica_may_not_speak_for_the_service(
+    changes: dict[str, object],
+) -> None:
+    plan = plan_llmservice(observe_service(pods=(replica(1), replica(2, **changes))))
+    [request] = plan.requests
+    assert isinstance(request, RegisterPods)
+    assert [pod.uid for pod in request.pods] == ["pod-1"]
+
+
+def test_threshold_budget_and_throughput_of_each_pod_are_shown() -> None:
+    pods = (pod_report(2), pod_report(1, state=None, policy_expires_at=None, step_budget_s=None))
+    plan = plan_llmservice(observe_service(report=report(*pods)))
+    assert plan.status is not None
+    first, second = plan.status["pods"]
+    assert first["name"] == "chat-5d-1"
+    assert first["state"] == "unknown"
+    assert "policyFresh" not in first
+    assert second == {
+        "name": "chat-5d-2",
+        "uid": "pod-2",
+        "state": "serving",
+        "policyFresh": True,
+        "totalKVBlocks": 1000,
+        "offlineKVThresholdBlocks": 700,
+        "stepBudgetSeconds": 0.05,
+        "offlineTokensPerSecond": 620.0,
+    }
+    assert plan.status["offlineTokensPerSecond"] == 1200.0
+    assert condition(plan.status, "Registered") == ("True", "PodsRegistered")
+
+
+def test_an_objective_that_one_pod_misses_is_missed() -> None:
+    pods = (pod_report(1, slo=(slo(0.08, True),)), pod_report(2, slo=(slo(0.131, False),)))
+    plan = plan_llmservice(observe_service(llmservice(slo=SLO), report=report(*pods)))
+    assert condition(plan.status, "SLOMet") == ("False", "Missed")
+    assert "tbt p99 is 0.13 s, allowed 0.1 s" in message(plan.status, "SLOMet")
+    assert plan.status is not None
+    assert plan.status["slo"] == [
+        {
+            "metric": "tbt",
+            "statistic": "p99",
+            "thresholdSeconds": 0.1,
+            "measuredSeconds": 0.13,
+            "attained": False,
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("spec", "measured", "expected"),
+    [
+        (SLO, (0.05, True), ("True", "Attained")),
+        (SLO, (None, None), ("Unknown", "NotMeasured")),
+        ([], (0.05, True), ("Unknown", "NoObjective")),
+    ],
+)
+def test_objectives_hold_are_not_measured_or_are_not_given(
+    spec: list[dict[str, object]],
+    measured: tuple[float | None, bool | None],
+    expected: tuple[str, str],
+) -> None:
+    pods = (pod_report(1, slo=(slo(*measured),)),)
+    plan = plan_llmservice(observe_service(llmservice(slo=spec), report=report(*pods)))
+    assert condition(plan.status, "SLOMet") == expected
+
+
+def test_pods_whose_policy_ended_are_named() -> None:
+    stale = pod_report(1, policy_expires_at=NOW - timedelta(seconds=1))
+    told = report(stale, pod_report(2), policy_fresh=False)
+    plan = plan_llmservice(observe_service(report=told))
+    assert condition(plan.status, "PolicyFresh") == ("False", "LeaseEnded")
+    assert message(plan.status, "PolicyFresh").endswith(": chat-5d-1")
+    fresh = plan_llmservice(observe_service(report=report(pod_report(1))))
+    assert condition(fresh.status, "PolicyFresh") == ("True", "Leased")
+
+
+def test_the_loss_of_the_control_plane_leaves_the_service_ready() -> None:
+    observed = with_deployment(observe_service(), deployment_status(2))
+    plan = plan_llmservice(replace(observed, control_plane_reached=False, report=None))
+    assert condition(plan.status, "Ready")[0] == "True"
+    assert condition(plan.status, "Registered") == ("Unknown", "ControlPlaneUnreachable")
+    assert condition(plan.status, "PolicyFresh")[0] == "Unknown"
+    assert plan.requests == ()
+
+
+def test_a_refused_registration_is_said() -> None:
+    refusal = Refusal(generation=3, status_code=403, code="forbidden", message="not the operator")
+    plan = plan_llmservice(observe_service(refusals={("RegisterPods", "chat"): refusal}))
+    assert condition(plan.status, "Registered") == ("False", "RegistrationRefused")
+    assert message(plan.status, "Registered") == "not the operator"
+
+
+def test_colocation_switched_off_releases_the_service() -> None:
+    service = llmservice(colocation={"enabled": False})
+    plan = plan_llmservice(observe_service(service, report=report(pod_report(1))))
+    assert plan.requests == (ReleaseService(namespace="team", name="chat"),)
+    assert condition(plan.status, "Registered") == ("False", "ColocationDisabled")
+    assert plan_llmservice(observe_service(service)).requests == ()
