@@ -134,16 +134,20 @@ class Writer:
         log.info("object.deleted", kind=ref.kind, namespace=ref.namespace, name=ref.name)
 
     async def write_status(self, owner: Manifest, status: Manifest) -> bool:
-        """Writes the status of that very object; False when it is gone.
+        """Writes the status of that very version; False when it has changed or is gone.
+
+        The uid alone is no precondition here: the API server drops it from a status of a custom
+        resource before it compares, so a namesake would get it.
 
         Raises:
             ClusterError: any other answer.
         """
         kind = kind_of(str(owner["apiVersion"]), str(owner["kind"]))
+        manifest = _identity(owner)
+        manifest["metadata"]["resourceVersion"] = owner["metadata"]["resourceVersion"]
+        manifest["status"] = status
         try:
-            result = await self._api.apply(
-                kind, {**_identity(owner), "status": status}, status=True
-            )
+            result = await self._api.apply(kind, manifest, status=True)
         except (NotFoundError, ConflictError):
             return False
         self._store.seen(kind, result, own_write=True)
@@ -189,7 +193,7 @@ class Writer:
             "kind": EVENT.kind,
             "metadata": {
                 "namespace": metadata["namespace"],
-                "generateName": f"{str(metadata['name'])[:200]}.",
+                "generateName": f"{str(metadata['name'])[:200]}-",
             },
             "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             "type": note.type,

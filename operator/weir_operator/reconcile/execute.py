@@ -45,6 +45,8 @@ log = structlog.get_logger(__name__)
 
 LATER_S = 2.0
 """Asked again after this when the control plane does not answer."""
+STALE_S = 0.5
+"""Planned again after this when the object had changed: the watch brings its new version."""
 
 
 class _Times:
@@ -170,6 +172,7 @@ class Executor:
                 times.within(wait_s)
                 return
             if not await self._writer.write_status(owner, plan.status):
+                times.within(STALE_S)
                 return
             if owner["kind"] == BATCH_JOB.kind:
                 times.within(0.0)  # what comes next may depend on what has been written

@@ -1,0 +1,176 @@
+"""One operator as a process on a real API server: children, drift, status, deletion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from e2e.cluster.api_server import ApiServer
+from e2e.cluster.kubectl import Kubectl
+from tests.support.operator_process import OperatorProcess, until
+
+pytestmark = pytest.mark.kubernetes
+
+CHILDREN = (
+    ("serviceaccount", "chat"),
+    ("service", "chat"),
+    ("deployment", "chat"),
+    ("poddisruptionbudget", "chat"),
+    ("networkpolicy", "chat"),
+)
+
+
+def llmservice(name: str = "chat", **spec: object) -> dict[str, Any]:
+    return {
+        "apiVersion": "weir.dev/v1alpha1",
+        "kind": "LLMService",
+        "metadata": {"name": name},
+        "spec": {"model": {"uri": "hf://org/model", "servedName": "m"}, **spec},
+    }
+
+
+@pytest.fixture(scope="module")
+def operator(
+    api_server: ApiServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OperatorProcess]:
+    """One operator for all namespaces."""
+    folder = tmp_path_factory.mktemp("operator")
+    process = OperatorProcess("operator-0", folder, kubeconfig=api_server.kubeconfig)
+    process.start()
+    yield process
+    process.close()
+
+
+def missing(kubectl: Kubectl, children: tuple[tuple[str, str], ...] = CHILDREN) -> list[str]:
+    return [kind for kind, name in children if kubectl.get(kind, name) is None]
+
+
+def condition(kubectl: Kubectl, kind: str, name: str, which: str) -> dict[str, Any]:
+    found = kubectl.get(kind, name) or {}
+    conditions = found.get("status", {}).get("conditions", [])
+    return next((item for item in conditions if item["type"] == which), {})
+
+
+def test_children_live_with_their_service(
+    operator: OperatorProcess, api_server: ApiServer, kubectl: Kubectl, namespace: str
+) -> None:
+    kubectl.apply(llmservice())
+    assert until(lambda: not missing(kubectl), 15), (missing(kubectl), operator)
+    configured = ("llmservice", "chat", "Configured")
+    assert until(lambda: condition(kubectl, *configured).get("status") == "True", 10), operator
+    live = kubectl.get("llmservice", "chat")
+    assert live is not None
+    assert live["status"]["observedGeneration"] == live["metadata"]["generation"]
+
+    # Applied twice: nothing is written for the second.
+    assert until(lambda: condition(kubectl, "llmservice", "chat", "Available"), 10)
+    steady(api_server, operator, namespace)
+    before = api_server.audit.position()
+    kubectl.apply(llmservice())
+    steady(api_server, operator, namespace)
+    written = api_server.audit.writes(since=before, namespace=namespace)
+    assert [call for call in written if is_its(call.user_agent, operator, call.resource)] == []
+
+    # Any child that is deleted is back within 5 s.
+    for kind, name in CHILDREN:
+        before_uid = uid(kubectl, kind, name)
+        kubectl.run("delete", kind, name, "--wait=false")
+        assert until(partial(is_another, kubectl, kind, name, before_uid), 5), (kind, operator)
+
+
+def uid(kubectl: Kubectl, kind: str, name: str) -> str | None:
+    found = kubectl.get(kind, name)
+    return None if found is None else str(found["metadata"]["uid"])
+
+
+def is_another(kubectl: Kubectl, kind: str, name: str, before_uid: str | None) -> bool:
+    return uid(kubectl, kind, name) not in (None, before_uid)
+
+
+def is_its(user_agent: str, operator: OperatorProcess, resource: str) -> bool:
+    """Whether a write is the operator's, its Lease apart."""
+    return user_agent == operator.user_agent and resource != "leases"
+
+
+def steady(api_server: ApiServer, operator: OperatorProcess, namespace: str) -> None:
+    """Returns when the operator has written nothing for a second."""
+
+    def quiet() -> bool:
+        before = api_server.audit.position()
+        until(lambda: False, 1.2)
+        written = api_server.audit.writes(since=before, namespace=namespace)
+        return not [call for call in written if is_its(call.user_agent, operator, call.resource)]
+
+    assert until(quiet, 20), operator
+
+
+def test_edits_are_undone_and_additions_kept(operator: OperatorProcess, kubectl: Kubectl) -> None:
+    kubectl.apply(llmservice())
+    assert until(lambda: not missing(kubectl), 15), operator
+    users = '{"metadata":{"annotations":{"team":"search"}},"spec":{"revisionHistoryLimit":3}}'
+    kubectl.run("patch", "deployment", "chat", "--type=merge", "-p", users)
+    kubectl.run("scale", "deployment", "chat", "--replicas=7")
+
+    def replicas() -> int:
+        return int((kubectl.get("deployment", "chat") or {"spec": {}})["spec"].get("replicas", -1))
+
+    assert until(lambda: replicas() == 1, 5), operator
+    kubectl.run(
+        "patch", "service", "chat", "-p", '{"spec":{"selector":{"weir.dev/llmservice":"x"}}}'
+    )
+
+    def selects() -> bool:
+        found = kubectl.get("service", "chat")
+        return found is not None and found["spec"]["selector"].get("weir.dev/llmservice") == "chat"
+
+    assert until(selects, 5), operator
+    found = kubectl.get("deployment", "chat")
+    assert found is not None
+    assert found["metadata"]["annotations"]["team"] == "search"
+    assert found["spec"]["revisionHistoryLimit"] == 3
+
+    # Scaling is by the service alone.
+    kubectl.run("scale", "llmservice", "chat", "--replicas=3")
+    assert until(lambda: replicas() == 3, 5), operator
+
+
+def test_a_pause_leaves_children_alone_and_a_refusal_is_said(
+    operator: OperatorProcess, kubectl: Kubectl
+) -> None:
+    kubectl.apply(llmservice())
+    assert until(lambda: not missing(kubectl), 15), operator
+    kubectl.run("annotate", "llmservice", "chat", "weir.dev/paused=true")
+    configured = ("llmservice", "chat", "Configured")
+    assert until(lambda: condition(kubectl, *configured).get("reason") == "Paused", 5), operator
+    kubectl.run("delete", "service", "chat")
+    until(lambda: False, 2)
+    assert missing(kubectl) == ["service"]
+    kubectl.run("annotate", "llmservice", "chat", "weir.dev/paused-")
+    assert until(lambda: not missing(kubectl), 5), operator
+
+    theirs = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "taken"},
+        "spec": {"ports": [{"port": 5432}]},
+    }
+    kubectl.apply(theirs)
+    kubectl.apply(llmservice("taken"))
+    refused = ("llmservice", "taken", "Configured")
+    assert until(lambda: condition(kubectl, *refused).get("status") == "False", 10), operator
+    assert "rename the LLMService" in condition(kubectl, *refused)["message"]
+    found = kubectl.get("service", "taken")
+    assert found is not None
+    assert found["spec"]["ports"][0]["port"] == 5432
+
+
+def test_deleting_a_service_deletes_its_children(
+    operator: OperatorProcess, kubectl: Kubectl
+) -> None:
+    kubectl.apply(llmservice())
+    assert until(lambda: not missing(kubectl), 15), operator
+    kubectl.run("delete", "llmservice", "chat", "--wait=true", "--timeout=20s")
+    assert until(lambda: len(missing(kubectl)) == len(CHILDREN), 20), missing(kubectl)

@@ -1,0 +1,190 @@
+"""Operators as whole processes (`weir serve operator`), and a line to the API server to cut."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import httpx
+
+from tests.support.processes import ProcessDiedError, free_port, tail, wait_ready
+
+
+class OperatorProcess:
+    """One replica: started, killed, stopped."""
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        *,
+        kubeconfig: Path,
+        namespace: str | None = None,
+        control_plane_url: str = "http://127.0.0.1:9",
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """Starts nothing yet. It acts on ``namespace``, None: on all; its Lease is there too."""
+        self.name = name
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = folder / f"{name}.log"
+        self.user_agent = f"weir-operator/{name}"
+        self.process: subprocess.Popen[bytes] | None = None
+        given = {
+            "POD_NAME": name,
+            "PORT": str(self.port),
+            "KUBECONFIG": str(kubeconfig),
+            "NAMESPACES": namespace or "",
+            "LEASE_NAMESPACE": namespace or "default",
+            "CONTROL_PLANE_URL": control_plane_url,
+            "CONTROL_PLANE_NAMESPACE": namespace or "default",
+            "PROGRESS_INTERVAL_S": "0.5",
+            "STATUS_INTERVAL_S": "0.2",
+            **(settings or {}),
+        }
+        self.environment = {f"WEIR_OPERATOR_{key}": value for key, value in given.items()}
+
+    def start(self, *, wait: bool = True) -> None:
+        """Starts it; returns when it is ready."""
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("WEIR_")}
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "weir_cli", "serve", "operator"],
+                env={**inherited, **self.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        if wait:
+            wait_ready(self.process, self.ready, self.log, within_s=90)
+
+    def ready(self) -> bool:
+        """Whether it says that it is ready."""
+        return self.get("readyz").startswith("ok")
+
+    def get(self, path: str) -> str:
+        """What a probe says; empty without an answer."""
+        try:
+            return httpx.get(f"{self.url}/{path}", timeout=2, trust_env=False).text
+        except httpx.TransportError:
+            return ""
+
+    def leads(self) -> bool:
+        """Whether it may write now."""
+        return "weir_operator_leader 1.0" in self.get("metrics")
+
+    def metric(self, name: str) -> float:
+        """The sum of a metric over its labels."""
+        lines = (line for line in self.get("metrics").splitlines() if not line.startswith("#"))
+        parts = (line.rsplit(" ", 1) for line in lines)
+        return sum(float(value) for label, value in parts if label.partition("{")[0] == name)
+
+    def send(self, number: signal.Signals) -> None:
+        """Sends a signal to the process."""
+        if self.process is None:
+            raise ProcessDiedError(f"{self.name} was not started")
+        self.process.send_signal(number)
+
+    def wait(self, within_s: float) -> int:
+        """The exit status; raises `subprocess.TimeoutExpired` when it does not end."""
+        if self.process is None:
+            raise ProcessDiedError(f"{self.name} was not started")
+        return self.process.wait(within_s)
+
+    def events(self) -> list[str]:
+        """The names of what it logged."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return [str(json.loads(line).get("event")) for line in lines if line.startswith("{")]
+
+    def close(self) -> None:
+        """Ends the process."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def __repr__(self) -> str:
+        return f"{self.name}\n{tail(self.log)}"
+
+
+class CuttableLine:
+    """A TCP relay to an address: it can stand still, as a network that loses every packet does."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._target = (host, port)
+        self._open = threading.Event()
+        self._open.set()
+        self._stop = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def cut(self) -> None:
+        """Nothing passes any more; connections stay open."""
+        self._open.clear()
+
+    def mend(self) -> None:
+        """Everything passes again."""
+        self._open.set()
+
+    def close(self) -> None:
+        """Ends all connections."""
+        self._stop.set()
+        self._open.set()
+        self._listener.close()
+
+    def kubeconfig(self, original: Path, path: Path) -> Path:
+        """A kubeconfig like ``original`` that leads through this line."""
+        found = json.loads(original.read_text())
+        found["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{self.port}"
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(found))
+        return path
+
+    def _accept(self) -> None:
+        while not self._stop.is_set():
+            try:
+                inside, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._relay, args=(inside,), daemon=True).start()
+
+    def _relay(self, inside: socket.socket) -> None:
+        with (
+            contextlib.suppress(OSError),
+            inside,
+            socket.create_connection(self._target) as outside,
+            selectors.DefaultSelector() as selector,
+        ):
+            selector.register(inside, selectors.EVENT_READ, (inside, outside))
+            selector.register(outside, selectors.EVENT_READ, (outside, inside))
+            while not self._stop.is_set():
+                self._open.wait()
+                for key, _ in selector.select(0.2):
+                    self._open.wait()
+                    source, sink = key.data
+                    data = source.recv(65536)
+                    if not data:
+                        return
+                    sink.sendall(data)
+
+
+def until(condition: Callable[[], object], within_s: float, *, every_s: float = 0.05) -> bool:
+    """Whether a condition becomes true in time."""
+    deadline_s = time.monotonic() + within_s
+    while time.monotonic() < deadline_s:
+        if condition():
+            return True
+        time.sleep(every_s)
+    return False
