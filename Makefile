@@ -6,7 +6,7 @@ BIN := .venv/bin
 STAMP := .venv/.weir-setup
 PYTEST_ARGS ?=
 
-.PHONY: help setup check binaries test coverage demo bench faults claims docs crds images lock clean
+.PHONY: help setup check binaries test cluster e2e coverage demo bench faults claims docs crds images lock clean
 
 help:  ## list the commands
 	@sed -nE 's/^([a-z0-9]+):.*  ## (.*)/\1\t\2/p' Makefile | expand -t 12
@@ -29,6 +29,14 @@ binaries: $(STAMP)  ## what a Kubernetes API server needs, built once from Go mo
 
 test: $(STAMP) binaries  ## all tests (PYTEST_ARGS for options)
 	$(BIN)/pytest -q $(PYTEST_ARGS)
+
+cluster: $(STAMP)  ## a real Kubernetes of one node on this machine, until Ctrl-C (needs root)
+	$(BIN)/python -m e2e.cluster.binaries api helm node
+	$(BIN)/python -m e2e.cluster
+
+e2e: $(STAMP)  ## the whole path on such a cluster: chart, vLLM pods, batches (needs root)
+	$(BIN)/python -m e2e.cluster.binaries api helm node
+	$(BIN)/pytest -q e2e $(PYTEST_ARGS)
 
 coverage: $(STAMP) binaries  ## all tests with branch coverage; the engine must be at 100%
 	$(BIN)/coverage erase

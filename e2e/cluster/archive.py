@@ -56,6 +56,7 @@ def _write(archive: Path, *, name: str, layer: Path, config: Mapping[str, object
         "os": "linux",
         "config": config,
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+        "history": [{"created_by": f"weir {name}"}],  # buildah counts one entry a layer
     }
     manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
     unfinished = archive.with_suffix(".new")
