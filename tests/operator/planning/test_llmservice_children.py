@@ -216,3 +216,16 @@ def test_a_probe_of_another_kind_replaces_ours() -> None:
     found = agent(llmservice(podTemplate=overrides))["livenessProbe"]
     assert found["exec"] == {"command": ["true"]}
     assert "httpGet" not in found
+
+
+def test_scraped_metrics_carry_the_labels_that_the_dashboards_select_by() -> None:
+    (endpoint,) = children()["PodMonitor"]["spec"]["podMetricsEndpoints"]
+    joined = {
+        item["targetLabel"]: (item["separator"], item["sourceLabels"])
+        for item in endpoint["relabelings"]
+    }
+    namespace = "__meta_kubernetes_namespace"
+    assert joined == {
+        "service": ("/", [namespace, "__meta_kubernetes_pod_label_weir_dev_llmservice"]),
+        "agent": (".", [namespace, "__meta_kubernetes_pod_name"]),
+    }

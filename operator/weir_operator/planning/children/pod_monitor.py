@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 from weir_operator.planning.context import ServiceContext
 from weir_operator.planning.kinds import POD_MONITOR, SERVICE_LABEL
 from weir_operator.planning.types import Manifest
 
+POD_LABEL_META = "__meta_kubernetes_pod_label_" + re.sub(r"[^a-zA-Z0-9]", "_", SERVICE_LABEL)
+
 
 def pod_monitor(context: ServiceContext) -> Manifest:
-    """Every pod's `/metrics`, labelled with the service."""
+    """Every pod's `/metrics`, labelled as the control plane labels what it says of the pod.
+
+    ``service`` is NAMESPACE/NAME, ``agent`` NAMESPACE.POD: the dashboards select by them.
+    """
     return context.child(
         POD_MONITOR,
         spec={
@@ -19,7 +26,21 @@ def pod_monitor(context: ServiceContext) -> Manifest:
                     "port": "http",
                     "path": "/metrics",
                     "interval": context.spec.monitoring.interval,
+                    "relabelings": [
+                        _label("service", "/", POD_LABEL_META),
+                        _label("agent", ".", "__meta_kubernetes_pod_name"),
+                    ],
                 }
             ],
         },
     )
+
+
+def _label(target: str, separator: str, source: str) -> Manifest:
+    """A label of every sample: the pod's namespace, the separator and ``source``."""
+    return {
+        "sourceLabels": ["__meta_kubernetes_namespace", source],
+        "separator": separator,
+        "targetLabel": target,
+        "action": "replace",
+    }
