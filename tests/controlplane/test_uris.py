@@ -282,7 +282,7 @@ def test_a_link_lasts_between_half_and_all_of_its_life() -> None:
         assert signer.allows("file-1", **seen, now_s=link.expires_at - 1)
         assert not signer.allows("file-1", **seen, now_s=link.expires_at)
         assert not signer.allows("file-2", **seen, now_s=now_s)
-    assert link.url.startswith("https://weir.example/v1/results/file-1?expires=")
+        assert link.url.startswith("https://weir.example/v1/results/file-1?expires=")
 
 
 def test_links_of_an_older_key_still_hold() -> None:

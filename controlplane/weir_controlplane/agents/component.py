@@ -19,6 +19,7 @@ def agents_component() -> Component:
             runtime.watch_forever,
             runtime.renew_forever,
             runtime.presence_forever,
+            runtime.outlook_forever,
             runtime.demand_forever,
             runtime.sweep_forever,
         ),

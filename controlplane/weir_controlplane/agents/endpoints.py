@@ -74,9 +74,9 @@ def agents_router(runtime: Runtime) -> APIRouter:
         return AgentList(data=[_view(service, entry) for entry in live])
 
     @router.get("/queue")
-    async def queue(_caller: AdminDep) -> QueueList:
+    async def queue(_caller: AdminDep, services: ServicesDep) -> QueueList:
         """Every running batch, and why one gets nothing."""
-        return QueueList(data=queued_batches(runtime.agents))
+        return QueueList(data=queued_batches(runtime.agents, services.outlook))
 
     _add_chunk_routes(router, runtime)
     return router

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from weir_controlplane.agents.registry import Registry
 from weir_controlplane.agents.schemas import QueuedBatch
@@ -10,6 +11,8 @@ from weir_controlplane.agents.service import AgentService
 from weir_controlplane.dispatch import metrics
 from weir_controlplane.dispatch.reasons import FleetPod, Reason, waiting_reason
 from weir_controlplane.dispatch.view import BatchView
+from weir_controlplane.eta.outlook import BatchOutlook, Outlook
+from weir_controlplane.eta.predict import is_missed
 
 REASONS = ("NoMatchingModel", "RevisionGone", "NoServingPod", "PodsPaused")
 
@@ -27,8 +30,9 @@ def fleet(registry: Registry, now_s: float, db_now_s: float) -> list[FleetPod]:
     ]
 
 
-def queued_batches(agents: AgentService) -> list[QueuedBatch]:
+def queued_batches(agents: AgentService, outlook: Outlook | None = None) -> list[QueuedBatch]:
     """Running batches with what is open and out of them, and why one gets nothing."""
+    expected = {} if outlook is None else outlook.batches
     now_s = agents.time.now_s()
     pods = fleet(agents.registry, agents.clock_s(), now_s)
     return [
@@ -42,9 +46,17 @@ def queued_batches(agents: AgentService) -> list[QueuedBatch]:
             solo_chunks=len(batch.solo),
             expires_in_s=batch.expires_at - now_s,
             reason=reason_of(agents, batch, pods),
+            **_expectation(expected.get(batch.batch_id), now_s),
         )
         for batch in agents.view.batches.values()
     ]
+
+
+def _expectation(item: BatchOutlook | None, now_s: float) -> dict[str, Any]:
+    if item is None:
+        return {}
+    missed = is_missed(item.end_at, deadline_at=item.deadline_at, now_s=now_s)
+    return {"eta_at": item.eta_at, "predicted_miss": missed, "stuck": item.stuck}
 
 
 def reason_of(agents: AgentService, batch: BatchView, pods: Iterable[FleetPod]) -> Reason | None:

@@ -16,6 +16,7 @@ from weir_controlplane.agents.service import CHUNKS_TOPIC, AgentService
 from weir_controlplane.dispatch.bounds import WATCH_EVERY_S
 from weir_controlplane.dispatch.sweep import sweep_uploads
 from weir_controlplane.dispatch.watch import close_ending, expire_leases, revoke_suspended, unpin
+from weir_controlplane.eta.keeper import OutlookKeeper
 from weir_controlplane.forecast.demand import BUCKET_S
 from weir_controlplane.forecast.methods import default_methods
 from weir_controlplane.policy.decide import PolicyLimits
@@ -119,6 +120,13 @@ class Runtime:
             alive = list(agents.registry.alive(agents.clock_s()))
             self._gauges.update(alive)
             self._queue.update(agents)
+
+    async def outlook_forever(self, services: Services) -> None:
+        """Keeps what is expected of running batches current."""
+        keeper = OutlookKeeper(services.outlook, chunk_tokens=services.settings.chunk_tokens)
+        while True:
+            await keeper.update(self.agents)
+            await asyncio.sleep(services.settings.poll_s)
 
     async def demand_forever(self, services: Services) -> None:
         """Writes the demand log, reads what others wrote, and trims it."""

@@ -238,7 +238,10 @@ class AgentList(_Body):
 
 
 class QueuedBatch(_Body):
-    """One running batch, for operators. ``reason``: why it gets nothing, if so."""
+    """One running batch, for operators. ``reason``: why it gets nothing, if so.
+
+    ``eta_at``: when it is expected to end, seconds since 1970; None while nothing can be said.
+    """
 
     batch_id: str
     model: str
@@ -249,6 +252,9 @@ class QueuedBatch(_Body):
     solo_chunks: int
     expires_in_s: float
     reason: str | None
+    eta_at: float | None = None
+    predicted_miss: bool = False
+    stuck: bool = False
 
 
 class QueueList(_Body):

@@ -11,12 +11,15 @@ class BatchOutlook:
     """What is expected of one batch. Times are seconds since 1970.
 
     ``end_at``: when its last line is expected; while no pod serves its model, as if one began
-    now. ``eta_at``: the same, None while no pod serves it.
+    now. ``eta_at``: the same, None while no pod serves it. ``stuck``: pods could take its lines,
+    and none is committed.
     """
 
     end_at: float | None
     eta_at: float | None
     waiting_reason: str | None
+    deadline_at: float
+    stuck: bool = False
 
 
 class Outlook:

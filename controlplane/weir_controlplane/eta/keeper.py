@@ -1,0 +1,114 @@
+"""Keeps the outlook of running batches and its metrics current, in every replica for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from weir_controlplane.agents.queue import fleet, reason_of
+from weir_controlplane.agents.service import AgentService
+from weir_controlplane.dispatch.order import deadline_class
+from weir_controlplane.dispatch.view import BatchView
+from weir_controlplane.eta import metrics
+from weir_controlplane.eta.outlook import BatchOutlook, Outlook
+from weir_controlplane.eta.predict import (
+    RateEvidence,
+    Remaining,
+    is_missed,
+    longest_first,
+    rate_of,
+    seconds_to_end,
+)
+from weir_controlplane.eta.reading import Work, read_work
+from weir_controlplane.store.database import clock_s
+
+STUCK_S = 900.0
+MAX_SHOWN = 100  # batches with metrics of their own: those that end last
+
+
+class OutlookKeeper:
+    """Works out when batches will end."""
+
+    def __init__(self, outlook: Outlook, *, chunk_tokens: int) -> None:
+        self._outlook = outlook
+        self._chunk_tokens = chunk_tokens
+        self._rates: dict[str, float] = {}  # as last measured, by model
+        self._shown: set[str] = set()
+
+    async def update(self, agents: AgentService) -> None:
+        """Looks at the queue, the fleet and what was committed, and expects anew."""
+        running = dict(agents.view.batches)
+        async with agents.database.read() as session:
+            now_s = await clock_s(session)
+            work = await read_work(session, list(running), now_s)
+        self._rates |= {model: rate for model, rate in work.rates.items() if rate > 0}
+        pods = fleet(agents.registry, agents.clock_s(), now_s)
+        reasons = {key: reason_of(agents, batch, pods) for key, batch in running.items()}
+        ends = self._ends(agents, running, work, now_s)
+        self._outlook.batches = {
+            key: BatchOutlook(
+                end_at=ends[key],
+                eta_at=ends[key] if reasons[key] is None else None,
+                waiting_reason=reasons[key],
+                deadline_at=work.deadline_at.get(key, batch.expires_at),
+                stuck=reasons[key] is None
+                and now_s - max(work.committed_at.get(key, 0.0), batch.waiting_since) > STUCK_S,
+            )
+            for key, batch in running.items()
+        }
+        self._show(work, now_s)
+
+    def _ends(
+        self, agents: AgentService, running: Mapping[str, BatchView], work: Work, now_s: float
+    ) -> dict[str, float]:
+        by_model: dict[str, list[Remaining]] = {}
+        for key, batch in running.items():
+            left = Remaining(
+                batch_id=key,
+                tenant_id=batch.tenant_id,
+                rank=deadline_class(batch.waiting(), now_s),
+                priority=batch.priority,
+                created_at=batch.created_at,
+                tokens=work.remaining_tokens.get(key, 0.0),
+            )
+            by_model.setdefault(batch.model, []).append(left)
+        ends: dict[str, float] = {}
+        metrics.RATE.clear()
+        for model, batches in by_model.items():
+            evidence = self._evidence(agents, model, work)
+            rate = rate_of(evidence, chunk_tokens=self._chunk_tokens)
+            metrics.RATE.labels(model=model).set(rate)
+            for key, after_s in seconds_to_end(batches, tokens_per_s=rate).items():
+                ends[key] = now_s + after_s
+        return ends
+
+    def _evidence(self, agents: AgentService, model: str, work: Work) -> RateEvidence:
+        serving = [
+            entry
+            for entry in agents.registry.alive(agents.clock_s())
+            if entry.state == "serving" and model in entry.models
+        ]
+        told = [entry.telemetry for entry in serving if entry.telemetry is not None]
+        return RateEvidence(
+            committed=work.rates.get(model, 0.0),
+            told=sum(item.offline_served_tokens / item.window_s for item in told if item.window_s),
+            before=self._rates.get(model, 0.0),
+            pods=len(serving),
+        )
+
+    def _show(self, work: Work, now_s: float) -> None:
+        outlook = self._outlook.batches
+        missed = [
+            is_missed(item.end_at, deadline_at=item.deadline_at, now_s=now_s)
+            for item in outlook.values()
+        ]
+        metrics.AT_RISK.set(sum(missed))
+        metrics.STUCK.labels(stage="running").set(sum(item.stuck for item in outlook.values()))
+        for stage in ("validating", "finalizing", "cancelling"):
+            metrics.STUCK.labels(stage=stage).set(work.failing.get(stage, 0))
+        ends = {key: item.end_at for key, item in outlook.items() if item.end_at is not None}
+        shown = set(longest_first(ends, MAX_SHOWN))
+        for key in self._shown - shown:
+            metrics.END.remove(key)
+        for key in shown:
+            metrics.END.labels(batch=key).set(ends[key])
+        self._shown = shown

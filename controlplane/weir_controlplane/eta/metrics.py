@@ -1,0 +1,25 @@
+"""Prometheus metrics of expected ends. Every replica shows them: take the maximum, not the sum."""
+
+from __future__ import annotations
+
+from prometheus_client import Gauge
+
+AT_RISK = Gauge(
+    "weir_batches_at_risk", "Running batches that are expected to miss their deadline, or have."
+)
+STUCK = Gauge(
+    "weir_batches_stuck",
+    "Batches that get nowhere, by stage: running without a commit for 15 minutes although a pod "
+    "could take them, or validated or finalized in vain three times.",
+    ["stage"],
+)
+END = Gauge(
+    "weir_batch_expected_end_timestamp_seconds",
+    "When a running batch is expected to end; the 100 that end last.",
+    ["batch"],
+)
+RATE = Gauge(
+    "weir_model_offline_tokens_per_second",
+    "Estimated tokens a second at which a model's batches are done, as taken for their ends.",
+    ["model"],
+)

@@ -1,0 +1,96 @@
+"""What the predictions are made from, read in a few grouped queries."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from sqlalchemy import case, func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from weir_controlplane.batches.states import LIVE
+from weir_controlplane.store.kubernetes_models import BatchJob
+from weir_controlplane.store.models import Batch, Chunk, ChunkResult
+
+RATE_WINDOW_S = 900.0
+MIN_SPAN_S = 10.0  # a rate over less says nothing
+_FAILING = 3  # attempts to validate or finalize after which a batch counts as stuck
+
+# Lines of a chunk are taken for equally long: a partial commit counts by its lines.
+_done_tokens = Chunk.tokens * 1.0 * Chunk.lines_done / Chunk.lines
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What is left and what was done, by batch; committed tokens a second by model."""
+
+    remaining_tokens: dict[str, float]
+    committed_at: dict[str, float]
+    deadline_at: dict[str, float]
+    rates: dict[str, float]
+    failing: dict[str, int]
+
+
+async def read_work(session: AsyncSession, batch_ids: Collection[str], now_s: float) -> Work:
+    """The work of these running batches, and how fast lines of each model were committed."""
+    left = await session.execute(
+        select(
+            Chunk.batch_id,
+            func.sum(
+                case((Chunk.state == "leased", Chunk.tokens - _done_tokens), else_=Chunk.tokens)
+            ),
+        )
+        .where(Chunk.batch_id.in_(batch_ids), Chunk.state.in_(("open", "leased")))
+        .group_by(Chunk.batch_id)
+    )
+    last = await session.execute(
+        select(ChunkResult.batch_id, func.max(ChunkResult.committed_at))
+        .where(ChunkResult.batch_id.in_(batch_ids))
+        .group_by(ChunkResult.batch_id)
+    )
+    deadlines = await session.execute(
+        select(BatchJob.batch_id, BatchJob.deadline_at).where(
+            BatchJob.batch_id.in_(batch_ids), BatchJob.deadline_at.is_not(None)
+        )
+    )
+    return Work(
+        remaining_tokens={batch_id: float(tokens or 0.0) for batch_id, tokens in left},
+        committed_at={batch_id: float(at) for batch_id, at in last},
+        deadline_at={str(batch_id): at for batch_id, at in deadlines if at is not None},
+        rates=await _rates(session, now_s),
+        failing=await _failing(session),
+    )
+
+
+async def _rates(session: AsyncSession, now_s: float) -> dict[str, float]:
+    """Estimated tokens a second of committed lines by model, over the last quarter of an hour."""
+    since = now_s - RATE_WINDOW_S
+    rows = await session.execute(
+        select(
+            Batch.model,
+            func.sum(_done_tokens),
+            func.min(Chunk.leased_at),
+            func.max(ChunkResult.committed_at),
+        )
+        .select_from(ChunkResult)
+        .join(Chunk, Chunk.id == ChunkResult.chunk_id)
+        .join(Batch, Batch.id == ChunkResult.batch_id)
+        .where(ChunkResult.committed_at > since)
+        .group_by(Batch.model)
+    )
+    return {
+        # To the last commit, not to now: pods that have nothing to do are not slow.
+        model: float(tokens or 0.0) / max(MIN_SPAN_S, ended - max(since, begun or since))
+        for model, tokens, begun, ended in rows
+        if model is not None
+    }
+
+
+async def _failing(session: AsyncSession) -> dict[str, int]:
+    """Batches whose validation or finalizing fails again and again, by status."""
+    rows = await session.execute(
+        select(Batch.status, func.count())
+        .where(Batch.status.in_(LIVE), Batch.work_failures >= _FAILING)
+        .group_by(Batch.status)
+    )
+    return {str(status): int(count) for status, count in rows}

@@ -1,0 +1,184 @@
+"""When batches are expected to end: the rule, and what operators and jobs see of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import update
+
+from tests.controlplane.agent_sim import BIG_ROOM, telemetry
+from tests.controlplane.support import eventually
+from tests.controlplane.test_batchjobs_api import Operator, operator
+from weir_controlplane.eta.predict import RateEvidence, Remaining, rate_of, seconds_to_end
+from weir_controlplane.store.clock import db_now
+from weir_controlplane.store.models import Batch, Chunk, ChunkResult
+
+Json = dict[str, Any]
+
+
+def left(batch_id: str, tokens: float, *, tenant: str = "a", **given: Any) -> Remaining:  # noqa: ANN401
+    values: Json = {"rank": 2, "priority": 0, "created_at": 0.0, **given}
+    return Remaining(batch_id=batch_id, tenant_id=tenant, tokens=tokens, **values)
+
+
+def test_a_tenants_batches_follow_each_other_by_priority_and_age() -> None:
+    ends = seconds_to_end(
+        [
+            left("young", 100, created_at=2.0),
+            left("old", 300, created_at=1.0),
+            left("first", 50, created_at=3.0, priority=1),
+        ],
+        tokens_per_s=10,
+    )
+    assert ends == {"first": 5, "old": 35, "young": 45}
+
+
+def test_tenants_share_the_rate() -> None:
+    ends = seconds_to_end([left("x", 100), left("y", 300, tenant="b")], tokens_per_s=10)
+    assert ends == {"x": 20, "y": 40}
+
+
+def test_an_urgent_batch_goes_before_the_others() -> None:
+    ends = seconds_to_end(
+        [left("calm", 100), left("urgent", 200, tenant="b", rank=0)], tokens_per_s=10
+    )
+    assert ends == {"urgent": 20, "calm": 30}
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.integers(0, 2), st.integers(0, 1000)), max_size=12
+    )
+)
+def test_the_last_batch_ends_when_all_the_work_is_done(work: list[tuple[str, int, int]]) -> None:
+    batches = [
+        left(f"batch-{number}", tokens, tenant=tenant, rank=rank)
+        for number, (tenant, rank, tokens) in enumerate(work)
+    ]
+    ends = seconds_to_end(batches, tokens_per_s=4.0)
+    assert set(ends) == {item.batch_id for item in batches}
+    total = sum(item.tokens for item in batches)
+    assert max(ends.values(), default=0.0) == pytest.approx(total / 4.0)
+    assert all(ends[item.batch_id] >= item.tokens / 4.0 - 1e-6 for item in batches)
+
+
+def test_a_rate_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="above 0"):
+        seconds_to_end([], tokens_per_s=0)
+
+
+def test_the_first_evidence_of_a_rate_counts() -> None:
+    known = RateEvidence(committed=5, told=4, before=3, pods=2)
+    assert rate_of(known, chunk_tokens=600) == 5
+    assert rate_of(RateEvidence(told=4, before=3, pods=2), chunk_tokens=600) == 4
+    assert rate_of(RateEvidence(before=3, pods=2), chunk_tokens=600) == 3
+    assert rate_of(RateEvidence(pods=2), chunk_tokens=600) == 20
+    assert rate_of(RateEvidence(), chunk_tokens=600) == 10
+
+
+@pytest.fixture
+async def op(tmp_path: Path, database_url: str) -> AsyncIterator[Operator]:
+    async with operator(tmp_path, database_url, chunk_lines=4) as it:
+        yield it
+
+
+async def queued(op: Operator) -> Json:
+    queue: list[Json] = (await op.http.get("/internal/v1/queue")).json()["data"]
+    return queue[0] if queue else {}
+
+
+async def test_a_batch_has_an_eta_from_the_day_it_is_submitted(op: Operator) -> None:
+    pod = op.lab.agent()
+    await pod.ready()
+    view = await op.put(lines=40)
+
+    async def expected() -> bool:
+        nonlocal view
+        view = await op.get()
+        return view["eta_at"] is not None
+
+    await eventually(expected)  # by what a chunk is meant to be: nothing is committed yet
+    assert view["predicted_miss"] is False
+    assert (await queued(op))["eta_at"] is not None
+
+    await op.lab.syncs_until(pod, lambda: bool(pod.held), room={**BIG_ROOM, "lines": 4})
+    for lease in list(pod.held.values()):
+        await pod.finish(lease)
+    plane = op.lab.plane.services.database
+    async with plane.transaction() as session:  # that took 100 s
+        await session.execute(
+            update(Chunk).where(Chunk.state == "done").values(leased_at=db_now() - 100)
+        )
+        await session.execute(update(ChunkResult).values(committed_at=db_now()))
+    now_s = await plane.now_s()
+
+    async def slow() -> bool:
+        nonlocal view
+        view = await op.get()
+        return bool(view["eta_at"] > now_s + 500)
+
+    await eventually(slow)
+    assert view["eta_at"] == pytest.approx(now_s + 900, abs=60)  # nine more of them
+    assert view["predicted_miss"] is False
+    late = await op.put(lines=40, deadline_at=now_s + 300)
+    assert late["predicted_miss"] is True
+
+    async def counted() -> bool:
+        text = (await op.http.get("/metrics")).text
+        return "weir_batches_at_risk 1.0" in text
+
+    await eventually(counted)
+    text = (await op.http.get("/metrics")).text
+    assert f'weir_batch_expected_end_timestamp_seconds{{batch="{view["batch_id"]}"}}' in text
+    assert 'weir_model_offline_tokens_per_second{model="tiny"}' in text
+
+
+async def test_without_a_pod_there_is_a_reason_and_no_eta(op: Operator) -> None:
+    await op.put(lines=4)
+
+    async def known() -> bool:
+        return bool((await op.get())["waiting_reason"] == "NoMatchingModel")
+
+    await eventually(known)
+    view = await op.get()
+    assert (view["eta_at"], view["predicted_miss"]) == (None, False)
+    deadline_at = await op.lab.plane.services.database.now_s() + 0.001
+    assert (await op.put(lines=4, deadline_at=deadline_at))["predicted_miss"] is True
+
+
+async def test_what_pods_serve_counts_until_lines_are_committed(op: Operator) -> None:
+    pod = op.lab.agent()
+    told = telemetry(offline_served_tokens=1, window_s=1.0)
+    await pod.sync(telemetry=told)
+    await op.put(lines=40)
+
+    async def slow() -> bool:
+        await pod.sync(telemetry=told, room={"lines": 0, "tokens": 0, "result_bytes": 0})
+        now_s = await op.lab.plane.services.database.now_s()
+        return ((await op.get())["eta_at"] or 0.0) > now_s + 600  # at a token a second
+
+    await eventually(slow)
+
+
+async def test_a_batch_that_gets_nowhere_is_stuck(op: Operator) -> None:
+    pod = op.lab.agent()
+    await pod.ready()
+    await op.put(lines=4)
+    await op.lab.syncs_until(pod, lambda: bool(pod.held))
+    assert (await queued(op))["stuck"] is False
+    async with op.lab.plane.services.database.transaction() as session:
+        await session.execute(update(Batch).values(in_progress_at=db_now() - 1000))
+        await session.execute(update(Chunk).values(leased_at=db_now() - 1000))
+
+    async def stuck() -> bool:
+        await pod.sync()
+        return bool((await queued(op)).get("stuck"))
+
+    await eventually(stuck)
+    text = (await op.http.get("/metrics")).text
+    assert 'weir_batches_stuck{stage="running"} 1.0' in text
