@@ -10,7 +10,6 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 ACRONYMS = {"Kv": "KV", "Uri": "URI", "Id": "ID", "Uid": "UID", "Slo": "SLO", "Url": "URL"}
-QUANTITY = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"  # noqa: E501 - the pattern of resource.Quantity
 RFC1123_LABEL = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 
 
@@ -45,6 +44,23 @@ def fixed(field: str, *, optional: bool = False, why: str) -> dict[str, str]:
     return rule(same, f"{field} cannot be changed: {why}")
 
 
+def quantities(field: str) -> dict[str, str]:
+    """A rule for a map of quantities."""
+    return rule(
+        "self.all(name, isQuantity(string(self[name])))",
+        f"{field} must be quantities: a number, or one with a unit such as 500m, 8Gi or 1k",
+    )
+
+
+def int_or_percent(parent: str, field: str) -> dict[str, str]:
+    """A rule for the parent of a field that is a count or a share."""
+    return rule(
+        f"type(self.{field}) == int ? int(self.{field}) >= 0 : "
+        f"string(self.{field}).matches('^(100|[1-9]?[0-9])%$')",
+        f"{parent}.{field} must be a number of replicas, 0 or more, or from 0% to 100%",
+    )
+
+
 def with_rules(*rules: dict[str, str], **extra: JsonValue) -> dict[str, Any]:
     """Extra schema of a model or a field: CEL rules, and Kubernetes' own keywords."""
     return {"x-kubernetes-validations": [dict(item) for item in rules], **extra}
@@ -64,11 +80,6 @@ INT_OR_STRING: dict[str, Any] = {
 }
 """The schema of a value such as ``1`` or ``25%``."""
 
-Quantity = Annotated[
-    int | str, Field(json_schema_extra={**INT_OR_STRING, "pattern": QUANTITY, "maxLength": 64})
-]
-IntOrPercent = Annotated[
-    int | str,
-    Field(json_schema_extra={**INT_OR_STRING, "pattern": "^(100|[1-9]?[0-9])%$", "maxLength": 4}),
-]
+Quantity = Annotated[int | str, Field(json_schema_extra={**INT_OR_STRING, "maxLength": 64})]
+IntOrPercent = Annotated[int | str, Field(json_schema_extra={**INT_OR_STRING, "maxLength": 4})]
 AnyObject = Annotated[dict[str, Any], Field(json_schema_extra=ANY_OBJECT)]

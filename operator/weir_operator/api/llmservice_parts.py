@@ -12,6 +12,8 @@ from weir_operator.api.base import (
     IntOrPercent,
     Quantity,
     fixed,
+    int_or_percent,
+    quantities,
     rule,
     with_rules,
 )
@@ -168,12 +170,12 @@ class Resources(ApiModel):
 
     limits: dict[str, Quantity] | None = Field(
         default=None,
-        json_schema_extra={"maxProperties": 32},
+        json_schema_extra=with_rules(quantities("resources.limits"), maxProperties=32),
         description="Most that a replica may use, by resource name (cpu, memory, nvidia.com/gpu).",
     )
     requests: dict[str, Quantity] | None = Field(
         default=None,
-        json_schema_extra={"maxProperties": 32},
+        json_schema_extra=with_rules(quantities("resources.requests"), maxProperties=32),
         description="What a replica is scheduled by, by resource name. Default: the limits.",
     )
 
@@ -287,12 +289,14 @@ class Rollout(ApiModel):
 
     model_config = ConfigDict(
         json_schema_extra=with_rules(
+            int_or_percent("rollout", "maxSurge"),
+            int_or_percent("rollout", "maxUnavailable"),
             rule(
                 "!(string(self.maxSurge) in ['0', '0%'] && "
                 "string(self.maxUnavailable) in ['0', '0%'])",
                 "rollout.maxSurge and rollout.maxUnavailable cannot both be 0: no replica could "
                 "ever be replaced; without a spare GPU set maxSurge 0 and maxUnavailable 1",
-            )
+            ),
         )
     )
 
@@ -378,6 +382,10 @@ class Autoscaling(ApiModel):
 
 class PodDisruptionBudget(ApiModel):
     """How many replicas a node drain may take at once."""
+
+    model_config = ConfigDict(
+        json_schema_extra=with_rules(int_or_percent("podDisruptionBudget", "maxUnavailable"))
+    )
 
     max_unavailable: IntOrPercent = Field(
         default=1,
