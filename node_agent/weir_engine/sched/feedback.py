@@ -30,7 +30,9 @@ class MeanFeedback:
 
     The factor is 1 up to the threshold and falls to 0 half a tolerance above it. The mean runs over
     about ``samples`` samples. It catches what an account of known costs does not see, such as
-    online requests that overlap more because they take longer.
+    online requests that overlap more because they take longer. A sample that met no offline work
+    is no evidence against it and counts for no more than the threshold, so that a cold start does
+    not close the account.
     """
 
     def __init__(self, *, threshold_s: float, tolerance_s: float, samples: int) -> None:
@@ -46,7 +48,8 @@ class MeanFeedback:
         over_s = self._mean_s - self._threshold_s
         return min(1.0, max(0.0, 1 - over_s / self._half_s))
 
-    def observe(self, seconds: float) -> None:
+    def observe(self, seconds: float, *, beside_offline: bool) -> None:
         """Account for one sample."""
+        counted_s = seconds if beside_offline else min(seconds, self._threshold_s)
         self._seen = min(self._seen + 1, self._samples)
-        self._mean_s += (seconds - self._mean_s) / self._seen
+        self._mean_s += (counted_s - self._mean_s) / self._seen

@@ -33,12 +33,15 @@ class OnlinePhase:
         budget: StepBudget,
         order: OnlineOrder,
         tpot_s: float | None,
+        stagger_prompts: bool = False,
     ) -> None:
+        """``stagger_prompts``: a prompt that ends in a long step keeps the others out of it."""
         self._state = state
         self._model = model
         self._budget = budget
         self._order = order
         self._tpot_s = tpot_s
+        self._stagger_prompts = stagger_prompts
 
     def fill(self, draft: StepDraft, now_s: float) -> OnlineLoad:
         """Add the online work; answers with the load that it makes."""
@@ -166,7 +169,7 @@ class OnlinePhase:
 
     def _would_delay(self, draft: StepDraft) -> bool:
         """True when a prompt ends in the step and the step is long enough to keep others out."""
-        if not draft.ends_prompt:
+        if not (self._stagger_prompts and draft.ends_prompt):
             return False
         return self._model.predict(draft.shape) > _JOIN_STEPS * self._model.fixed_s
 

@@ -73,7 +73,13 @@ class Scheduler:
         self._tpot_s = tpot_s
         self._listeners = seats.listeners
         self._online = OnlinePhase(
-            self._state, model=model, budget=budget, order=seats.order, tpot_s=tpot_s
+            self._state,
+            model=model,
+            budget=budget,
+            order=seats.order,
+            tpot_s=tpot_s,
+            # It shortens the first token's wait at the next tokens' expense.
+            stagger_prompts=any(s.metric is Metric.TTFT for s in slos),
         )
         self._offline = OfflinePhase(self._state, model=model)
         self._last_start_s = 0.0

@@ -8,7 +8,7 @@ from weir_engine.sched.account import NO_LIMIT, OnlineLoad, QuietAccount, StepLi
 from weir_engine.sched.feedback import TailFeedback
 
 # Share of the SLO's own tail that planning aims at; the rest is for what no plan foresees.
-_TAIL_SHARE = 0.5
+_TAIL_SHARE = 0.7
 # A percentile budget is the median that keeps this residual quantile within the threshold.
 _GUARD_QUANTILE = 0.9
 # The bank must hold this many average tokens' worth of threshold for each decoder before it is
@@ -21,6 +21,8 @@ _CREDIT_SHARE = 0.8
 _FIRST_CREDIT = 2.0
 _MOST_CREDIT = 20.0
 _BANK_CAP_TOKENS = 2000.0
+# Share of a known tolerance that is spent; the rest is for what offline work costs unseen.
+_TOLERANCE_SHARE = 0.85
 
 
 class TailTbtAccount(QuietAccount):
@@ -119,10 +121,11 @@ class MeanTbtAccount(QuietAccount):
     def on_token(self, tbt_s: float, offline_delay_s: float) -> None:
         """Banks the difference to the threshold, and to the tolerance where that is known."""
         cap_s = _BANK_CAP_TOKENS * self._threshold_s
-        gain_s = self._threshold_s - self._delay_s - tbt_s
+        kept_s = (1 - _TOLERANCE_SHARE) * (self._tolerance_s or 0.0)
+        gain_s = self._threshold_s - kept_s - self._delay_s - tbt_s
         self._measured_s = min(cap_s, max(-cap_s, self._measured_s + gain_s))
         if self._tolerance_s is not None:
-            gain_s = self._tolerance_s - offline_delay_s
+            gain_s = _TOLERANCE_SHARE * self._tolerance_s - offline_delay_s
             self._known_s = min(cap_s, max(-cap_s, self._known_s + gain_s))
 
     def set_client_delay(self, delay_s: float) -> None:

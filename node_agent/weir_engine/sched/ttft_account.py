@@ -16,7 +16,7 @@ _HORIZON_SHARE = 0.15
 _MOST_SHARE = 0.4
 # Share of a known tolerance that is spent on the wait for steps in flight; the rest is for what
 # offline work costs beside it (caches, more overlap of online requests).
-_TOLERANCE_SHARE = 0.75
+_TOLERANCE_SHARE = 0.55
 # A step shorter than this many fixed costs wastes more than it computes.
 _SHORTEST_STEPS = 2.0
 _TAIL_WINDOW = 400
@@ -91,7 +91,7 @@ class MeanTtftAccount(QuietAccount):
         cap_s = 100 * self._threshold_s
         gain_s = self._threshold_s - self._delay_s - ttft_s
         if self._tolerance_s is not None:
-            self._feedback.observe(ttft_s + self._delay_s)
+            self._feedback.observe(ttft_s + self._delay_s, beside_offline=offline_delay_s > 0)
             share = _TOLERANCE_SHARE * self._feedback.factor
             gain_s = share * self._tolerance_s - offline_delay_s
         bank_s = self._bank_s + gain_s

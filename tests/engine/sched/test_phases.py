@@ -47,12 +47,22 @@ def test_online_prefill_is_chunked_to_the_decoders_pace() -> None:
     assert 0 < tokens_of(plan)["long"] <= 9
 
 
-def test_a_second_prompt_does_not_hold_up_the_first_token_of_the_first() -> None:
-    engine = MiniEngine(max_batched_tokens=200)
+def test_with_an_objective_on_ttft_a_second_prompt_does_not_hold_up_the_first() -> None:
+    engine = MiniEngine(
+        max_batched_tokens=200,
+        slos=(Slo(metric=Metric.TTFT, statistic="mean", threshold_s=1.0),),
+    )
     engine.add(request("a", online=True, prompt=60))
     engine.add(request("b", online=True, prompt=60, at=0.001))
     assert tokens_of(engine.step()) == {"a": 60}
     assert tokens_of(engine.step()) == {"a": 1, "b": 60}
+
+
+def test_without_one_prompts_share_a_step_as_in_the_stock_engine() -> None:
+    engine = MiniEngine(max_batched_tokens=200)
+    engine.add(request("a", online=True, prompt=60))
+    engine.add(request("b", online=True, prompt=60, at=0.001))
+    assert tokens_of(engine.step()) == {"a": 60, "b": 60}
 
 
 def test_short_prompts_share_a_step() -> None:
