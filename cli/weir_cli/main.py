@@ -14,6 +14,8 @@ from weir_cli.console import err, show_error
 from weir_cli.demo.command import demo
 from weir_cli.errors import CliError, ExitStatus
 from weir_cli.serve import serve_app
+from weir_cli.sim.command import sim
+from weir_cli.sim.plan import plan
 
 app = typer.Typer(
     name="weir",
@@ -27,6 +29,8 @@ app.add_typer(keys_app, name="keys")
 app.add_typer(tenants_app, name="tenants")
 app.add_typer(serve_app, name="serve")
 app.command()(demo)
+app.command()(sim)
+app.command()(plan)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

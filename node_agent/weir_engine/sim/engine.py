@@ -43,6 +43,7 @@ class SimEngine:
     def __init__(self, *, kv: KvManager, cost: StepCost, rng: np.random.Generator) -> None:
         self.kv = kv
         self._cost = cost
+        self._empty_s = cost.work_s(())
         self._rng = rng
         self._hasher = BlockHasher(kv.block_size_tokens)
         self._known: dict[RequestId, Running] = {}
@@ -82,23 +83,26 @@ class SimEngine:
         """
         for preemption in plan.preempt:
             self.kv.preempt(self._known[preemption.request_id].request)
+        size = self.kv.block_size_tokens
         parts: list[Part] = []
         online: list[Part] = []
         yields: list[RequestId] = []
         for work in plan.work:
-            request = self._known[work.request_id].request
-            hit = PrefixHit(tokens=work.hit_tokens, free_blocks=0) if work.admitted else None
-            self.kv.allocate(request, new_tokens=work.tokens, hit=hit)
-            computed = work.hit_tokens if work.admitted else request.computed_tokens
-            part = Part(
-                tokens=work.tokens,
-                computed_tokens=computed,
-                joined=work.request_id not in self._batch,
-            )
+            request_id, tokens = work.request_id, work.tokens
+            request = self._known[request_id].request
+            if work.admitted:
+                hit = PrefixHit(tokens=work.hit_tokens, free_blocks=0)
+                self.kv.allocate(request, new_tokens=tokens, hit=hit)
+                computed = work.hit_tokens
+            else:
+                computed = request.computed_tokens
+                if tokens > 1 or computed % size == 0:  # else the token goes into its last block
+                    self.kv.allocate(request, new_tokens=tokens)
+            part = Part(tokens, computed, request_id not in self._batch)
             parts.append(part)
             if request.is_online:
                 online.append(part)
-            end = computed + work.tokens
+            end = computed + tokens
             if end > request.known_tokens:
                 raise InvariantError(
                     f"request {request.id} knows {request.known_tokens} tokens, planned to {end}"
@@ -108,21 +112,25 @@ class SimEngine:
         self._batch = frozenset(work.request_id for work in plan.work)
         return Executed(
             seconds=self._cost.seconds(parts, self._rng),
-            online_s=self._cost.work_s(online) - self._cost.work_s(()),
+            online_s=self._cost.work_s(online) - self._empty_s if online else 0.0,
             yields=tuple(yields),
         )
 
     def finish(self, plan: StepPlan, executed: Executed, ended_s: float) -> list[Running]:
         """Cache what was computed, hand out tokens; returns the requests that ended."""
+        size = self.kv.block_size_tokens
         for work in plan.work:
-            self.kv.commit(self._known[work.request_id].request)
+            request = self._known[work.request_id].request
+            if work.tokens > 1 or request.computed_tokens % size == 0:  # else no block became full
+                self.kv.commit(request)
         ended = []
         for request_id in executed.yields:
             running = self._known[request_id]
             request = running.request
             running.tokens_s.append(ended_s)
-            full = request.known_tokens // self.kv.block_size_tokens
-            request.block_hashes.extend(running.hashes[len(request.block_hashes) : full])
+            full = request.known_tokens // size
+            if full > len(request.block_hashes):
+                request.block_hashes.extend(running.hashes[len(request.block_hashes) : full])
             if len(running.tokens_s) == running.output_tokens:
                 self.kv.free(request_id)
                 del self._known[request_id]

@@ -51,20 +51,14 @@ class Interference:
 
 def batch_of(parts: Sequence[Part]) -> StepBatch:
     """The counts of a step. A part of one token is a decode: it reads its whole context."""
-    tokens = context = decodes = longest = 0
-    shortest = 1 << 60
-    prefills: list[tuple[int, int]] = []
-    for part in parts:
-        tokens += part.tokens
-        if part.tokens == 1:
-            held = part.computed_tokens + 1
-            decodes += 1
-            context += held
-            longest = max(longest, held)
-            shortest = min(shortest, held)
-        else:
-            prefills.append((part.tokens, part.computed_tokens))
-    return StepBatch(tokens, prefills, decodes, context, min(shortest, longest), longest)
+    prefills = [(n, done) for n, done, _ in parts if n != 1]
+    held = [done for n, done, _ in parts if n == 1]
+    decodes = len(held)
+    if not decodes:
+        return StepBatch(sum(n for n, _ in prefills), prefills, 0, 0, 0, 0)
+    tokens = decodes + sum(n for n, _ in prefills)
+    # A decode also attends to the token that it computes.
+    return StepBatch(tokens, prefills, decodes, sum(held) + decodes, min(held) + 1, max(held) + 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

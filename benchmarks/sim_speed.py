@@ -1,0 +1,150 @@
+"""How long a simulated replica-day takes on one core, as process CPU time.
+
+Run: python -m benchmarks.sim_speed [--trace FILE] [--seconds N] [--where]. Without a trace a
+day of Poisson arrivals stands in. Writes benchmarks/results/sim_speed.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import gzip
+import pstats
+import resource
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.claims import Claim, write_results
+from weir_engine.config import Metric, Policy, Slo
+from weir_engine.sim.preset_run import preset_simulation
+from weir_engine.sim.profile_cost import ProfileCost
+from weir_engine.sim.profiles import load_profile
+from weir_engine.sim.replica import Replica
+from weir_engine.sim.traces import Cut, plain_csv
+from weir_engine.sim.workload import (
+    Documents,
+    Lengths,
+    RequestSpec,
+    document_questions,
+    online_requests,
+    poisson_times,
+)
+
+DAY_S = 86_400.0
+SLOS = (Slo(metric=Metric.TBT, statistic="p99", threshold_s=0.1),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    """One run: CPU seconds, steps, and what of a day was simulated."""
+
+    cpu_s: float
+    steps: int
+    simulated_s: float
+
+    @property
+    def day_minutes(self) -> float:
+        """CPU minutes of a day at this pace."""
+        return self.cpu_s * DAY_S / self.simulated_s / 60
+
+
+def online_of(trace: Path | None, seconds: float, seed: int) -> tuple[RequestSpec, ...]:
+    """The first ``seconds`` of a trace, or arrivals at its mean: 4 a second, 745 in, 90 out."""
+    if trace is None:
+        rng = np.random.default_rng((seed, 30))
+        return online_requests(
+            rng,
+            poisson_times(rng, rate_s=4.0, duration_s=seconds),
+            prompt=Lengths(median=624, sigma=0.6, low=8, high=4000),
+            output=Lengths(median=31, sigma=1.3, low=1, high=700),
+        )
+    with gzip.open(trace, "rt", encoding="utf-8") as lines:
+        return Cut(seconds=seconds, longest_tokens=8192).of(plain_csv(lines))
+
+
+def offline_of(seed: int, count: int) -> tuple[RequestSpec, ...]:
+    """Documents with questions, more than the run can finish."""
+    documents = Documents(
+        count=count,
+        questions=8,
+        document=Lengths(median=2500, sigma=0.4, low=200, high=6000),
+        question=Lengths(median=60, sigma=0.5, low=10, high=400),
+        output=Lengths(median=120, sigma=0.5, low=8, high=500),
+    )
+    specs = document_questions(np.random.default_rng((seed, 31)), documents)
+    return tuple(sorted(specs, key=lambda spec: (spec.group or "", spec.id)))
+
+
+def timed(name: str, trace: Path | None, seconds: float, seed: int, *, offline: bool) -> Timed:
+    """One replica, with or without offline work."""
+    profile = load_profile(name)
+    shape = profile.engine_shape(max_batched_tokens=2048, max_seqs=256)
+    blocks, slots = (shape.total_blocks * 9 // 10, 128) if offline else (0, 0)
+    replica = Replica(
+        cost=ProfileCost(profile=profile),
+        shape=shape,
+        slos=SLOS,
+        policy=Policy(offline_kv_blocks=blocks, offline_seq_slots=slots),
+        seed=seed,
+    )
+    simulation = preset_simulation(
+        replica,
+        "weir",
+        online=online_of(trace, seconds, seed),
+        offline=offline_of(seed, max(50, int(seconds))) if offline else (),
+    )
+    started_s = time.process_time()
+    result = simulation.run(until_s=seconds)
+    return Timed(
+        cpu_s=time.process_time() - started_s, steps=len(result.steps), simulated_s=result.ended_s
+    )
+
+
+def main() -> None:
+    """With and without offline work."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--profile", default="a100-80gb-llama-3.1-8b")
+    parser.add_argument("--trace", type=Path, default=None, help="CSV.gz of a day, as ServeGen's")
+    parser.add_argument("--seconds", type=float, default=DAY_S, help="how much of the day to run")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--where", action="store_true", help="print where the time goes")
+    given = parser.parse_args()
+    seeds = list(range(1, given.seeds + 1))
+    if given.where:
+        profiler = cProfile.Profile()
+        profiler.runcall(timed, given.profile, given.trace, given.seconds, 1, offline=True)
+        pstats.Stats(profiler).sort_stats("tottime").print_stats(25)
+        return
+    claims = []
+    for name, offline in (("online", False), ("co-located", True)):
+        runs = [
+            timed(given.profile, given.trace, given.seconds, seed, offline=offline)
+            for seed in seeds
+        ]
+        minutes = [run.day_minutes for run in runs]
+        each_us = 1e6 * sum(run.cpu_s for run in runs) / sum(run.steps for run in runs)
+        print(
+            f"{name}: {np.mean(minutes):.1f} CPU minutes a replica-day, "
+            f"{runs[0].steps} steps, {each_us:.0f} us a step, "
+            f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB"
+        )
+        claims.append(
+            Claim(
+                id=f"sim-speed/{name}",
+                what=f"CPU time of a simulated replica-day ({given.seconds:.0f} s of it were run)",
+                unit="min",
+                value=round(float(np.mean(minutes)), 2),
+                low=round(min(minutes), 2),
+                high=round(max(minutes), 2),
+                target="<= 5",
+            )
+        )
+    write_results("sim_speed", claims, command=" ".join(sys.argv), seeds=seeds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""`weir sim`: any preset on any trace and hardware profile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from weir_cli.console import err, out
+from weir_cli.errors import CliError, ExitStatus
+from weir_cli.sim.inputs import (
+    OFFLINE_HELP,
+    SLO_HELP,
+    TRACE_HELP,
+    Load,
+    Machine,
+    Specs,
+    make_replica,
+    parse_slos,
+    read_offline,
+    read_trace,
+)
+from weir_cli.sim.outcome import outcome, show, write_chrome, write_json, write_plots
+from weir_engine.errors import ConfigError
+from weir_engine.presets import PRESETS
+from weir_engine.sim.fleet import Fleet
+from weir_engine.sim.loop import Feeder, Simulation
+from weir_engine.sim.preset_run import preset_simulation
+from weir_engine.sim.profiles import PROFILES
+from weir_engine.sim.records import SimResult
+from weir_engine.sim.replica import Replica
+
+_SLICES = 200
+_DRAIN_S = 60.0  # after the last arrival, so that it can be answered
+
+Profile = Annotated[str, typer.Option(help=f"Hardware: one of {', '.join(PROFILES)}.")]
+Preset = Annotated[str, typer.Option(help=f"Scheduler: one of {', '.join(PRESETS)}.")]
+Trace = Annotated[str | None, typer.Option(help=TRACE_HELP)]
+Offline = Annotated[str, typer.Option(help=OFFLINE_HELP)]
+Slos = Annotated[list[str], typer.Option("--slo", help=SLO_HELP)]
+Backend = Annotated[str, typer.Option(help="sequential or overlapped.")]
+BatchedTokens = Annotated[int, typer.Option(min=1, help="Most tokens of a step.")]
+Seqs = Annotated[int, typer.Option(min=1, help="Most requests that run at once.")]
+ModelLength = Annotated[int, typer.Option(min=2, help="Longest prompt and answer in tokens.")]
+OfflineKv = Annotated[float, typer.Option(min=0, max=1, help="KV share offline work may hold.")]
+BudgetMs = Annotated[
+    float | None, typer.Option(min=0.1, help="Step budget of presets with a static one.")
+]
+Seed = Annotated[int, typer.Option(min=0, help="Draws the noise and the offline set.")]
+DEFAULT_PROFILE = "rtx-pro-6000-llama-3.1-8b"
+
+
+def sim(  # noqa: PLR0913 - one option each
+    profile: Profile = DEFAULT_PROFILE,
+    preset: Preset = "weir",
+    trace: Trace = None,
+    offline: Offline = "synthetic",
+    slo: Slos = [],  # noqa: B006 - typer copies it
+    replicas: Annotated[int, typer.Option(min=1, help="Replicas of the fleet.")] = 1,
+    seconds: Annotated[float, typer.Option(min=1, help="Simulated seconds of arrivals.")] = 300.0,
+    start: Annotated[float, typer.Option(min=0, help="Where in the trace to begin.")] = 0.0,
+    time_scale: Annotated[float, typer.Option(min=1e-6, help="Multiplies arrival times.")] = 1.0,
+    keep: Annotated[float, typer.Option(min=1e-6, max=1, help="Share of requests kept.")] = 1.0,
+    backend: Backend = "sequential",
+    max_batched_tokens: BatchedTokens = 2048,
+    max_seqs: Seqs = 256,
+    max_model_len: ModelLength = 8192,
+    offline_kv: OfflineKv = 0.9,
+    step_budget_ms: BudgetMs = None,
+    seed: Seed = 0,
+    json: Annotated[Path | None, typer.Option(help="File for the figures.")] = None,
+    chrome: Annotated[Path | None, typer.Option(help="File for a Chrome trace.")] = None,
+    plots: Annotated[Path | None, typer.Option(help="Folder for plots (needs matplotlib).")] = None,
+) -> None:
+    """Simulate a scheduler on a trace and a hardware profile.
+
+    The scheduler is the one that runs in production; the time of a step comes from measured
+    kernels.
+    """
+    check_choice("--preset", preset, PRESETS)
+    check_choice("--backend", backend, ("sequential", "overlapped"))
+    load = Load(seconds=seconds, start_s=start, time_scale=time_scale, keep=keep, seed=seed)
+    online = read_trace(trace, load, longest_tokens=max_model_len)
+    batch = read_offline(offline, seed=seed, longest_tokens=max_model_len)
+    machine = Machine(
+        profile=profile,
+        backend=backend,
+        max_batched_tokens=max_batched_tokens,
+        max_seqs=max_seqs,
+        longest_tokens=max_model_len,
+        offline_kv=offline_kv,
+    )
+    slos = parse_slos(slo)
+    replica = make_replica(machine, slos, offline=bool(batch), seed=seed)
+    budget_s = None if step_budget_ms is None else step_budget_ms / 1e3
+    results = simulate(
+        replica, preset, online, batch, replicas=replicas, seconds=seconds, budget_s=budget_s
+    )
+    found = outcome(results, slos, arrived=len(online), seconds=seconds + _DRAIN_S)
+    show(found)
+    if json is not None:
+        write_json(found, json)
+    if chrome is not None:
+        write_chrome(results, chrome)
+    if plots is not None:
+        for path in write_plots(results, slos, plots):
+            out.print(f"wrote {path}")
+
+
+def simulate(  # noqa: PLR0913 - one run, all that it depends on
+    replica: Replica,
+    preset: str,
+    online: Specs,
+    offline: Specs,
+    *,
+    replicas: int,
+    seconds: float,
+    budget_s: float | None = None,
+    title: str = "simulating",
+) -> tuple[SimResult, ...]:
+    """A fleet of one preset up to ``seconds`` of arrivals and a minute more, with a progress bar.
+
+    Raises:
+        CliError: the preset cannot run as given.
+    """
+
+    def make(number: int, feeder: Feeder) -> Simulation:
+        return preset_simulation(
+            replace(replica, seed=replica.seed + number),
+            preset,
+            offline=feeder,
+            static_budget_s=budget_s,
+        )
+
+    try:
+        fleet = Fleet(
+            make,
+            replicas=replicas,
+            online=online,
+            offline=offline,
+            window_size=replica.window_size,
+        )
+        with _bar(title) as done:
+            for i in range(1, _SLICES + 1):
+                fleet.advance((seconds + _DRAIN_S) * i / _SLICES)
+                done(i)
+    except ConfigError as error:
+        raise CliError(
+            str(error),
+            remedy="presets with a static budget take --step-budget-ms",
+            status=ExitStatus.USAGE,
+        ) from error
+    return fleet.results()
+
+
+def check_choice(option: str, given: str, choices: Sequence[str]) -> None:
+    """Refuses a value that is none of the choices.
+
+    Raises:
+        CliError: it is none.
+    """
+    if given not in choices:
+        raise CliError(
+            f"{option}: {given!r} is unknown",
+            remedy=f"give one of {', '.join(choices)}",
+            status=ExitStatus.USAGE,
+        )
+
+
+@contextmanager
+def _bar(title: str) -> Iterator[Callable[[int], None]]:
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:.0f}%"),
+        TimeRemainingColumn(),
+        console=err,
+        transient=True,
+        disable=not err.is_terminal,
+    )
+    with progress:
+        task = progress.add_task(title, total=_SLICES)
+        yield lambda done: progress.update(task, completed=done)

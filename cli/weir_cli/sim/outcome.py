@@ -1,0 +1,218 @@
+"""What a simulated fleet came to: figures for people and programs, and plots."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.table import Table
+
+from weir_cli.console import out
+from weir_cli.errors import CliError, ExitStatus
+from weir_engine.config import Metric, Slo
+from weir_engine.sim.chrome import chrome_events
+from weir_engine.sim.records import SimResult
+from weir_engine.sim.report import Latencies
+
+STATISTICS = ("mean", "p50", "p90", "p99")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """One objective: what was measured, in seconds."""
+
+    metric: str
+    statistic: str
+    threshold_s: float
+    measured_s: float
+    held: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """Figures of a run over all replicas.
+
+    ``latencies_s`` by metric and statistic, None where nothing was measured. Offline rates count
+    prefix hits as served; ``error`` is the scheduler's mean error about a step's duration.
+    """
+
+    replicas: int
+    seconds: float
+    online_arrived: int
+    online_answered: int
+    latencies_s: dict[str, dict[str, float | None]]
+    slos: tuple[Held, ...]
+    offline_finished: int
+    offline_served_tokens_s: float
+    offline_computed_tokens_s: float
+    online_tokens_s: float
+    busy: float
+    steps: int
+    preemptions: int
+    error: float
+
+
+def outcome(
+    results: Sequence[SimResult], slos: Sequence[Slo], *, arrived: int, seconds: float
+) -> Outcome:
+    """The figures of a run of ``seconds``."""
+    steps = [step for result in results for step in result.steps]
+    records = [r for result in results for r in result.online if r.tokens_s]
+    latencies = Latencies.of(records)
+    durations = np.array([step.ended_s - step.started_s for step in steps])
+    predicted = np.array([step.predicted_s for step in steps])
+    values = {
+        Metric.TTFT: latencies.ttft_s,
+        Metric.TPOT: latencies.tpot_s,
+        Metric.TBT: latencies.tbt_s,
+    }
+    held = []
+    for slo in slos:
+        if values[slo.metric]:
+            measured = latencies.statistic(slo.metric, slo.statistic)
+            held.append(
+                Held(
+                    metric=slo.metric.value,
+                    statistic=slo.statistic,
+                    threshold_s=slo.threshold_s,
+                    measured_s=measured,
+                    held=measured <= slo.threshold_s,
+                )
+            )
+    return Outcome(
+        replicas=len(results),
+        seconds=seconds,
+        online_arrived=arrived,
+        online_answered=len(records),
+        latencies_s={
+            metric.value: {
+                statistic: latencies.statistic(metric, statistic) if found else None
+                for statistic in STATISTICS
+            }
+            for metric, found in values.items()
+        },
+        slos=tuple(held),
+        offline_finished=sum(result.offline_finished for result in results),
+        offline_served_tokens_s=sum(s.offline_served_tokens for s in steps) / seconds,
+        offline_computed_tokens_s=sum(s.offline_computed_tokens for s in steps) / seconds,
+        online_tokens_s=sum(s.online_tokens for s in steps) / seconds,
+        busy=float(durations.sum()) / seconds / len(results),
+        steps=len(steps),
+        preemptions=sum(result.preemptions for result in results),
+        error=float(np.mean(np.abs(predicted / durations - 1))) if steps else 0.0,
+    )
+
+
+def show(found: Outcome) -> None:
+    """Prints the figures as tables."""
+    table = Table("online", *STATISTICS, box=None, pad_edge=False)
+    for metric, row in found.latencies_s.items():
+        cells = ["–" if row[s] is None else f"{row[s] * 1e3:.1f} ms" for s in STATISTICS]  # type: ignore[operator]
+        table.add_row(metric.upper(), *cells)
+    out.print(table)
+    for slo in found.slos:
+        word = "held" if slo.held else "MISSED"
+        out.print(
+            f"{slo.metric} {slo.statistic} {slo.measured_s * 1e3:.1f} ms "
+            f"of {slo.threshold_s * 1e3:.1f} ms: {word}"
+        )
+    out.print(
+        f"online {found.online_answered} of {found.online_arrived} requests answered, "
+        f"{found.online_tokens_s:.0f} tokens/s computed"
+    )
+    out.print(
+        f"offline {found.offline_finished} requests, {found.offline_served_tokens_s:.0f} tokens/s "
+        f"served, {found.offline_computed_tokens_s:.0f} computed; {found.preemptions} preemptions"
+    )
+    out.print(
+        f"{found.replicas} replica(s), {found.seconds:.0f} s, {found.steps} steps, "
+        f"busy {found.busy:.0%}, step prediction {found.error:.1%} off"
+    )
+
+
+def write_json(found: Outcome, path: Path) -> None:
+    """Writes the figures.
+
+    Raises:
+        CliError: the file cannot be written.
+    """
+    write_text(path, json.dumps(asdict(found), indent=1) + "\n")
+
+
+def write_chrome(results: Sequence[SimResult], path: Path) -> None:
+    """Writes the run as a Chrome trace.
+
+    Raises:
+        CliError: the file cannot be written.
+    """
+    events = list(chrome_events(results))
+    write_text(path, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file whole.
+
+    Raises:
+        CliError: the file cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CliError(
+            f"{path}: {error.strerror}", remedy="name a file that can be written"
+        ) from error
+
+
+def write_plots(results: Sequence[SimResult], slos: Sequence[Slo], folder: Path) -> list[Path]:
+    """Tokens a second by class over time, and online latencies as distributions.
+
+    Raises:
+        CliError: matplotlib is missing, or the folder cannot be written.
+    """
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415 - only plots need it
+    except ModuleNotFoundError as error:
+        raise CliError(
+            "matplotlib is not installed",
+            remedy="plots need it: pip install matplotlib",
+            status=ExitStatus.USAGE,
+        ) from error
+    folder.mkdir(parents=True, exist_ok=True)
+    steps = [step for result in results for step in result.steps]
+    end_s = max((step.ended_s for step in steps), default=1.0)
+    edges = np.linspace(0.0, end_s, 121)
+    ended = [step.ended_s for step in steps]
+    figure = Figure(figsize=(8, 3.2), layout="constrained")
+    axes = figure.subplots()
+    for label, weights in (
+        ("online", [float(step.online_tokens) for step in steps]),
+        ("offline", [float(step.offline_served_tokens) for step in steps]),
+    ):
+        counts, _ = np.histogram(ended, bins=edges, weights=weights)
+        axes.step(edges[:-1], counts / (edges[1] - edges[0]), where="post", label=label)
+    axes.set(xlabel="simulated seconds", ylabel="tokens/s")
+    axes.legend()
+    rates = folder / "tokens.png"
+    figure.savefig(rates, dpi=120)
+    latencies = Latencies.of(r for result in results for r in result.online)
+    figure = Figure(figsize=(8, 3.2), layout="constrained")
+    columns = figure.subplots(1, 2)
+    for panel, metric, values in (
+        (columns[0], Metric.TTFT, latencies.ttft_s),
+        (columns[1], Metric.TBT, latencies.tbt_s),
+    ):
+        ordered = np.sort(np.array(values)) * 1e3
+        if len(ordered):
+            panel.plot(ordered, np.arange(1, len(ordered) + 1) / len(ordered))
+            panel.set_xscale("log")
+        for slo in slos:
+            if slo.metric is metric:
+                panel.axvline(slo.threshold_s * 1e3, linestyle="--", color="black")
+        panel.set(xlabel=f"{metric.value.upper()} [ms]", ylabel="share of requests or tokens")
+    distribution = folder / "latencies.png"
+    figure.savefig(distribution, dpi=120)
+    return [rates, distribution]

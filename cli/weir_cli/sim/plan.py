@@ -1,0 +1,160 @@
+"""`weir plan`: how many replicas a trace needs at its peak, and the batch work they do besides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from json import dumps
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weir_cli.console import out
+from weir_cli.errors import CliError, ExitStatus
+from weir_cli.sim.command import (
+    DEFAULT_PROFILE,
+    Backend,
+    BatchedTokens,
+    BudgetMs,
+    ModelLength,
+    Offline,
+    OfflineKv,
+    Preset,
+    Profile,
+    Seed,
+    Seqs,
+    Slos,
+    Trace,
+    check_choice,
+    simulate,
+)
+from weir_cli.sim.inputs import (
+    Load,
+    Machine,
+    make_replica,
+    parse_slos,
+    read_offline,
+    read_trace,
+)
+from weir_cli.sim.outcome import outcome, write_text
+from weir_engine.presets import PRESETS
+from weir_engine.sim.capacity import Trial, fewest_replicas, offline_tokens_a_day
+from weir_engine.sim.records import SimResult
+from weir_engine.sim.traces import Cut, peak_start_s
+
+
+def plan(  # noqa: PLR0913 - one option each
+    slo: Slos,
+    profile: Profile = DEFAULT_PROFILE,
+    preset: Preset = "weir",
+    trace: Trace = None,
+    offline: Offline = "synthetic",
+    rate: Annotated[
+        float, typer.Option(min=1e-6, help="Multiplies the trace's request rate.")
+    ] = 1.0,
+    peak: Annotated[float, typer.Option(min=10, help="Seconds of the peak to hold.")] = 300.0,
+    sample: Annotated[
+        float, typer.Option(min=60, help="Seconds of the trace that stand for a day.")
+    ] = 1800.0,
+    most: Annotated[int, typer.Option(min=1, help="Most replicas to try.")] = 32,
+    backend: Backend = "sequential",
+    max_batched_tokens: BatchedTokens = 2048,
+    max_seqs: Seqs = 256,
+    max_model_len: ModelLength = 8192,
+    offline_kv: OfflineKv = 0.9,
+    step_budget_ms: BudgetMs = None,
+    seed: Seed = 0,
+    json: Annotated[Path | None, typer.Option(help="File for the answer.")] = None,
+) -> None:
+    """Find the fewest replicas that hold the SLOs at the trace's peak.
+
+    Then simulate them with batch work and scale what it did to a day. `--sample 86400` with a
+    trace of a day leaves nothing to scale.
+    """
+    check_choice("--preset", preset, PRESETS)
+    check_choice("--backend", backend, ("sequential", "overlapped"))
+    slos = parse_slos(slo)
+    load = Load(seconds=None, time_scale=1 / rate, seed=seed)
+    online = read_trace(trace, load, longest_tokens=max_model_len)
+    machine = Machine(
+        profile=profile,
+        backend=backend,
+        max_batched_tokens=max_batched_tokens,
+        max_seqs=max_seqs,
+        longest_tokens=max_model_len,
+        offline_kv=offline_kv,
+    )
+    alone = make_replica(machine, slos, offline=False, seed=seed)
+    budget_s = None if step_budget_ms is None else step_budget_ms / 1e3
+    busiest = Cut(start_s=peak_start_s(online, window_s=peak), seconds=peak).of(online)
+
+    def at_peak(replicas: int) -> Sequence[SimResult]:
+        return simulate(
+            alone,
+            preset,
+            busiest,
+            (),
+            replicas=replicas,
+            seconds=peak,
+            budget_s=budget_s,
+            title=f"peak on {replicas}",
+        )
+
+    trials = fewest_replicas(at_peak, slos, arrivals=len(busiest), most=most)
+    for trial in trials:
+        _show(trial)
+    replicas = _found(trials)
+    seconds = min(sample, max(online[-1].arrival_s, 60.0))
+    day = Cut(seconds=seconds).of(online)
+    shared = make_replica(machine, slos, offline=True, seed=seed)
+    batch = read_offline(offline, seed=seed, longest_tokens=max_model_len)
+    results = simulate(
+        shared,
+        preset,
+        day,
+        batch,
+        replicas=replicas,
+        seconds=seconds,
+        budget_s=budget_s,
+        title="with batch work",
+    )
+    found = outcome(results, slos, arrived=len(day), seconds=seconds + 60.0)
+    tokens = offline_tokens_a_day(results, seconds=seconds + 60.0)
+    held = all(slo.held for slo in found.slos)
+    out.print(
+        f"{replicas} replica(s) of {profile}; besides, {tokens / 1e6:.1f} M batch tokens a day "
+        f"({found.offline_served_tokens_s:.0f}/s), SLOs {'held' if held else 'MISSED'} with them"
+    )
+    if found.offline_finished >= len(batch) > 0:
+        out.print("the offline set ran out: more would have fitted; give a larger one")
+    if json is not None:
+        answer = {
+            "replicas": replicas,
+            "offline_tokens_a_day": tokens,
+            "trials": [asdict(trial) for trial in trials],
+            "with_offline": asdict(found),
+        }
+        write_text(json, dumps(answer, indent=1) + "\n")
+
+
+def _show(trial: Trial) -> None:
+    word = "holds" if trial.holds else "does not hold"
+    late = f", {trial.unanswered} unanswered" if trial.unanswered else ""
+    out.print(f"{trial.replicas} replica(s): worst {trial.ratio:.2f} of its SLO{late}: {word}")
+
+
+def _found(trials: Sequence[Trial]) -> int:
+    """The number of replicas that holds.
+
+    Raises:
+        CliError: none of the trials does.
+    """
+    last = trials[-1]
+    if not last.holds:
+        raise CliError(
+            f"{last.replicas} replicas do not hold the SLOs at the peak",
+            remedy="raise --most, or loosen --slo: some thresholds no number of replicas meets",
+            status=ExitStatus.FAILED,
+        )
+    return last.replicas

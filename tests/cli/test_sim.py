@@ -1,0 +1,148 @@
+"""`weir sim` and `weir plan` as a user runs them: figures, files, errors that name the option."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from weir_cli.errors import ExitStatus
+from weir_cli.main import main
+from weir_cli.sim.inputs import Load, read_offline, read_trace
+
+SMALL = ["--max-batched-tokens", "1024", "--max-seqs", "32", "--max-model-len", "4096"]
+
+
+def test_a_run_writes_figures_trace_and_plots(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures, trace, plots = tmp_path / "a" / "run.json", tmp_path / "run.trace", tmp_path / "plots"
+    status = main(
+        f"sim --seconds 10 --slo tbt:p99:0.2 --slo ttft:p99:5 --offline synthetic:20 --replicas 2 "
+        f"--json {figures} --chrome {trace} --plots {plots}".split()
+        + SMALL
+    )
+    assert status == ExitStatus.OK
+    found = json.loads(figures.read_text())
+    assert found["replicas"] == 2
+    assert found["online_answered"] == found["online_arrived"] > 5
+    assert [slo["held"] for slo in found["slos"]] == [True, True]
+    assert found["offline_served_tokens_s"] > 100
+    assert found["latencies_s"]["ttft"]["p50"] < found["latencies_s"]["ttft"]["p99"]
+    assert len(json.loads(trace.read_text())["traceEvents"]) > 100
+    assert {path.name for path in plots.iterdir()} == {"tokens.png", "latencies.png"}
+    printed = capsys.readouterr().out
+    assert "tbt p99" in printed
+    assert "held" in printed
+
+
+def test_two_runs_with_one_seed_are_equal(tmp_path: Path) -> None:
+    found = []
+    for name in ("a", "b"):
+        path = tmp_path / name
+        arguments = ["sim", "--seconds", "5", "--seed", "4", *SMALL, "--offline", "synthetic:10"]
+        assert main([*arguments, "--json", str(path)]) == ExitStatus.OK
+        found.append(json.loads(path.read_text()))
+    assert found[0] == found[1]
+
+
+def test_without_offline_work_none_is_done(tmp_path: Path) -> None:
+    path = tmp_path / "alone.json"
+    arguments = ["sim", "--seconds", "5", *SMALL, "--offline", "none", "--json", str(path)]
+    assert main(arguments) == ExitStatus.OK
+    found = json.loads(path.read_text())
+    assert found["offline_served_tokens_s"] == 0
+    assert found["slos"] == []
+
+
+def test_a_plan_finds_replicas_and_the_batch_tokens_of_a_day(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "plan.json"
+    status = main(
+        "plan --slo ttft:p99:2 --peak 15 --sample 60 --rate 2.5 --offline synthetic:100 --most 6 "
+        f"--json {path}".split()
+        + SMALL
+    )
+    assert status == ExitStatus.OK
+    answer = json.loads(path.read_text())
+    assert answer["replicas"] == len(answer["trials"])
+    assert answer["offline_tokens_a_day"] > 1e6
+    assert f"{answer['replicas']} replica(s) of rtx-pro-6000" in capsys.readouterr().out
+
+
+def test_a_plan_that_cannot_hold_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["plan", "--slo", "ttft:p50:0.0001", "--peak", "10", "--most", "1", *SMALL]
+    assert main(arguments) == ExitStatus.FAILED
+    assert "do not hold" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--preset", "best"], "--preset: 'best' is unknown"),
+        (["--backend", "magic"], "--backend: 'magic' is unknown"),
+        (["--profile", "abacus"], "--profile: profile is 'abacus'"),
+        (["--profile", "a100-80gb-llama-2-70b-tp1"], "use more GPUs"),
+        (["--slo", "tbt:p99"], "--slo 'tbt:p99'"),
+        (["--slo", "tbt:max:1"], "give 'mean' or"),
+        (["--trace", "/nowhere/trace.csv"], "/nowhere/trace.csv"),
+        (["--start", "1000000"], "no request is left"),
+        (["--offline", "nothing"], "'nothing' is no kind"),
+        (["--offline", "synthetic:x"], "synthetic:x"),
+        (["--offline", "mmlu:one"], "mmlu:one"),
+        (["--preset", "hygen"], "static_budget_s"),
+    ],
+)
+def test_a_wrong_option_is_named(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sim", "--seconds", "5", *arguments]) == ExitStatus.USAGE
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_bad_row_names_the_option_row_and_field(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "trace.csv.gz"
+    path.write_bytes(gzip.compress(b"arrival_s,input_tokens,output_tokens\n0,0,1\n"))
+    assert main(["sim", "--trace", str(path)]) == ExitStatus.USAGE
+    assert "--trace: trace row 2: input_tokens is '0'" in capsys.readouterr().err
+
+
+def test_offline_sets_of_every_kind(tmp_path: Path) -> None:
+    lengths = tmp_path / "lengths.csv"
+    lengths.write_text("input_tokens,output_tokens\n100,5\n9000,5\n")
+    loogle = tmp_path / "loogle.csv"
+    loogle.write_text("document_chars,mean_answer_chars\n8000,70\n12000,90\n")
+    mmlu = tmp_path / "mmlu.jsonl"
+    row = {"subject": "s", "question": "Why is it so?", "choices": ["a", "b", "c", "d"]}
+    mmlu.write_text(json.dumps(row) + "\n")
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival_s,input_tokens,output_tokens\n0,30,4\n")
+    counts = {
+        given: len(read_offline(given, seed=0, longest_tokens=4096))
+        for given in (
+            "none",
+            f"lengths:{lengths}",
+            f"loogle:{loogle}",
+            f"mmlu:{mmlu},{mmlu}",
+            f"trace:csv:{trace}",
+        )
+    }
+    assert list(counts.values()) == [0, 1, 1951, 1, 1]
+
+
+def test_coding_sessions_start_one_after_another(tmp_path: Path) -> None:
+    entry = {"t": 0.0, "in": 640, "out": 5, "ids": [[1, 10]]}
+    sessions = tmp_path / "sessions.jsonl"
+    lines = [
+        json.dumps({"session": str(i), "block_tokens": 64, "requests": [entry]}) for i in range(20)
+    ]
+    sessions.write_text("\n".join(lines))
+    load = Load(seconds=None)
+    specs = read_trace(f"coding:{sessions}", load, longest_tokens=4096)
+    assert len(specs) > 5
+    assert specs[-1].arrival_s - specs[0].arrival_s > 600
