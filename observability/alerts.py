@@ -104,7 +104,9 @@ ALERTS = (
     ),
     Alert(
         name="WeirEngineDown",
-        expr="max by (service, agent) (weir_engine_up) == 0",
+        # While an engine is started again nobody answers the scrape either.
+        expr="max by (service, agent) (weir_engine_up) == 0\n"
+        'or max by (service, agent) (up{service!=""}) == 0',
         hold="5m",
         severity="critical",
         summary="The engine of {{ $labels.agent }} does not compute",

@@ -25,6 +25,7 @@ from pydantic_settings import BaseSettings
 from benchmarks.papers.page import page
 from benchmarks.papers.paper import PAPERS
 from benchmarks.summary import readme
+from scripts import chart_tables
 from weir_agent.metrics import AgentMetrics
 from weir_controlplane.main import default_app
 from weir_controlplane.settings import Settings
@@ -136,7 +137,10 @@ def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     "benchmarks": readme,
+    "alerts": lambda: _table(chart_tables.ALERTS_HEADER, chart_tables.alert_rows()),
+    "chart-values": lambda: _table(chart_tables.VALUES_HEADER, chart_tables.values_rows()),
     "commands": commands_table,
+    "panels": lambda: _table(chart_tables.PANELS_HEADER, chart_tables.panel_rows()),
     "metrics-agent": agent_metrics,
     "metrics-controlplane": controlplane_metrics,
     "metrics-operator": operator_metrics,

@@ -61,6 +61,23 @@ def test_both_servers_are_probed_spread_and_protected(
     assert budget["spec"]["maxUnavailable"] == 1
 
 
+def test_replicas_share_a_node_only_where_their_files_do(
+    helm: Helm, rendered: Mapping[str, list[Manifest]]
+) -> None:
+    def affinity(manifests: list[Manifest]) -> object:
+        deployment = named(manifests, "Deployment", "weir-controlplane")
+        return deployment["spec"]["template"]["spec"].get("affinity")
+
+    selector = named(rendered["default"], "Deployment", "weir-controlplane")["spec"]["selector"]
+    together = {"topologyKey": "kubernetes.io/hostname", "labelSelector": selector}
+    rule = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [together]}}
+    assert affinity(rendered["default"]) == rule
+    assert affinity(rendered["external"]) is None
+    assert affinity(helm.render({"files": {"volume": {"accessMode": "ReadWriteMany"}}})) is None
+    own = {"nodeAffinity": {}}
+    assert affinity(helm.render({"controlplane": {"affinity": own}})) == own
+
+
 def test_the_network_policies_of_services_find_the_control_plane(
     rendered: Mapping[str, list[Manifest]],
 ) -> None:

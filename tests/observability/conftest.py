@@ -1,0 +1,120 @@
+"""A live Weir under a real Prometheus: control plane, an agent with real vLLM, work on both."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client import start_http_server
+
+from observability.alerts import ALERTS, rules
+from tests.support.batches import as_jsonl, shared_document_lines, submit
+from tests.support.processes import ProcessDiedError, tail
+from tests.support.prometheus import PrometheusServer
+from tests.support.stack import MODEL, Stack, eventually
+from tests.support.tiny import write_tiny_model
+from weir_operator.metrics import OperatorMetrics
+
+SLO = (
+    '[{"metric": "ttft", "statistic": "p99", "threshold_s": 5},'
+    ' {"metric": "tbt", "statistic": "p99", "threshold_s": 2}]'
+)
+AGENT = {"service": "default", "agent": "agent-1"}
+BUCKET_S = 10
+PAST_S = 1500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Live:
+    """What runs."""
+
+    stack: Stack
+    prometheus: PrometheusServer
+
+
+def seed_demand(database: Path) -> None:
+    """Online KV demand of the last minutes, so that forecasts can be scored at once."""
+    now_s = int(time.time()) // BUCKET_S * BUCKET_S
+    rows = [
+        ("agent-1", BUCKET_S, start_s, 10, 10.0 * level, 10.0 * level**2, level)
+        for start_s in range(now_s - PAST_S, now_s, BUCKET_S)
+        for level in [8 + start_s // BUCKET_S % 5]
+    ]
+    with sqlite3.connect(database) as connection:
+        connection.executemany(
+            "INSERT OR REPLACE INTO kv_demand (agent_id, length_s, start_s, samples, sum_blocks,"
+            " sum_sq_blocks, max_blocks) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            rows,
+        )
+    connection.close()
+
+
+def chat_until(done: threading.Event, url: str) -> None:
+    """Streams online completions, one after the other."""
+    body = {"model": MODEL, "prompt": "once upon a time", "max_tokens": 16, "stream": True}
+    with httpx.Client(timeout=30) as client:
+        while not done.is_set():
+            try:
+                with client.stream("POST", f"{url}/v1/completions", json=body) as answer:
+                    for _ in answer.iter_bytes():
+                        pass
+            except httpx.HTTPError:
+                done.wait(0.2)  # the engine is down: a test did that
+            done.wait(0.1)
+
+
+def without_hold() -> str:
+    """The rules, firing as soon as their causes are there."""
+    text = rules()
+    for alert in ALERTS:
+        text = text.replace(f"for: {alert.hold}\n", "for: 0s\n")
+    return text
+
+
+@pytest.fixture(scope="session")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """Everything, with a batch and online traffic under way."""
+    model = write_tiny_model(tmp_path_factory.mktemp("model") / "sample")
+    stack = Stack(tmp_path_factory.mktemp("observed"), model, agent={"WEIR_SLO": SLO})
+    done = threading.Event()
+    traffic = threading.Thread(target=chat_until, args=(done, stack.agent.url))
+    exporter, exporter_thread = start_http_server(
+        0, addr="127.0.0.1", registry=OperatorMetrics().registry
+    )
+    prometheus: PrometheusServer | None = None
+    try:
+        stack.controlplane.kill()
+        seed_demand(stack.folder / "controlplane" / "weir.db")
+        stack.controlplane.start()
+        prometheus = PrometheusServer(
+            tmp_path_factory.mktemp("prometheus"),
+            targets={
+                stack.controlplane.url.removeprefix("http://"): {},
+                stack.agent.url.removeprefix("http://"): AGENT,
+                f"127.0.0.1:{exporter.server_port}": {},
+            },
+            rules=without_hold(),
+        )
+        traffic.start()
+        # Before the agent has synced again, a batch would name a model that nobody serves.
+        if not eventually(lambda: "serving" in stack.agent_states()):
+            raise ProcessDiedError(f"the agent does not sync\n{tail(stack.agent.log)}")
+        lines = shared_document_lines(2_000, documents=40, document_tokens=150, max_tokens=32)
+        submit(stack.client(), as_jsonl(lines))
+        yield Live(stack=stack, prometheus=prometheus)
+    finally:
+        done.set()
+        if traffic.is_alive():
+            traffic.join(60)
+        if prometheus is not None:
+            prometheus.close()
+        exporter.shutdown()
+        exporter.server_close()
+        exporter_thread.join(10)
+        stack.close()

@@ -1,0 +1,152 @@
+"""Each alert fires when its cause is there for long enough, and not before, on promtool."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from observability.alerts import ALERTS, rules
+from tests.support.processes import find_binary
+
+POD = 'service="search/llama",agent="search.llama-0"'
+SLO = f'weir_slo_attained{{{POD},metric="tbt",statistic="p99"}}'
+LINES = 'weir_batch_lines{batch="batch_1",state='
+WINDOW = 'weir_batch_window_end_timestamp_seconds{batch="batch_1"}'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """Series as promtool writes them, one sample a minute; what each means for the alert."""
+
+    fires: Mapping[str, str]
+    at: str
+    quiet_at: str | None
+    quiet: Mapping[str, str]
+
+
+CASES: Mapping[str, Case] = {
+    # Kept for an hour, then missed in half of the minutes: more than 14.4% of an hour after nine.
+    "WeirSLOBurnsFast": Case(
+        fires={SLO: "1x60 " + "0 1 " * 30},
+        at="1h40m",
+        quiet_at="1h5m",
+        quiet={SLO: "1x60 0x2 1x60"},
+    ),
+    "WeirSLOBurnsSlowly": Case(
+        fires={SLO: "1x360 " + "0 1 1 1 1 1 1 1 1 1 " * 36},
+        at="12h",
+        quiet_at="6h10m",
+        quiet={SLO: "1x360 " + "0 1x99 " * 4},
+    ),
+    "WeirPolicyLeaseStale": Case(
+        fires={
+            f'weir_policy_source{{{POD},source="control_plane"}}': "1x10 0x20",
+            f'weir_policy_source{{{POD},source="forecast"}}': "0x10 1x20",
+        },
+        at="20m",
+        quiet_at="14m",
+        quiet={f'weir_policy_source{{{POD},source="control_plane"}}': "1x10 0x3 1x20"},
+    ),
+    "WeirForecastCoverageLow": Case(
+        fires={
+            f'weir_forecast_coverage_ratio{{{POD},method="quantile"}}': "0.85x60",
+            f'weir_forecast_coverage_ratio{{{POD},method="mean_sigma"}}': "0.5x60",
+        },
+        at="35m",
+        quiet_at="20m",
+        quiet={
+            f'weir_forecast_coverage_ratio{{{POD},method="quantile"}}': "0.95x60",
+            f'weir_forecast_coverage_ratio{{{POD},method="mean_sigma"}}': "0.5x60",
+        },
+    ),
+    "WeirBatchStuck": Case(
+        fires={'weir_batch_idle_seconds{batch="batch_1"}': "0+60x60"},
+        at="40m",
+        quiet_at="31m",
+        quiet={'weir_batch_idle_seconds{batch="batch_1"}': "0+60x25 0+60x25 0+60x10"},
+    ),
+    # 1,000 lines, ten a minute: an hour and forty minutes; the window ends after an hour.
+    "WeirBatchAtRisk": Case(
+        fires={
+            f'{LINES}"total"}}': "1000x60",
+            f'{LINES}"completed"}}': "0+10x60",
+            f'{LINES}"failed"}}': "0x60",
+            WINDOW: "3600x60",
+        },
+        at="30m",
+        quiet_at="10m",
+        quiet={
+            f'{LINES}"total"}}': "1000x60",
+            f'{LINES}"completed"}}': "0+30x33",
+            f'{LINES}"failed"}}': "0x60",
+            WINDOW: "3600x60",
+        },
+    ),
+    "WeirEngineDown": Case(
+        fires={f"weir_engine_up{{{POD}}}": "1x5 0x20"},
+        at="12m",
+        quiet_at="9m",
+        quiet={f"weir_engine_up{{{POD}}}": "1x5 0x2 1x20"},
+    ),
+    "WeirOperatorWithoutLeader": Case(
+        fires={
+            'weir_operator_leader{pod="weir-operator-a"}': "1x5 0x20",
+            'weir_operator_leader{pod="weir-operator-b"}': "0x25",
+        },
+        at="9m",
+        quiet_at="7m",
+        quiet={
+            'weir_operator_leader{pod="weir-operator-a"}': "1x5 0x20",
+            'weir_operator_leader{pod="weir-operator-b"}': "0x5 1x20",
+        },
+    ),
+}
+
+
+def firing_at(series: Mapping[str, str], name: str, at: str, folder: Path) -> bool:
+    """Whether the alert fires at that time, by promtool's account of what it got."""
+    (folder / "rules.yaml").write_text(rules())
+    test: dict[str, Any] = {
+        "interval": "1m",
+        "input_series": [{"series": key, "values": text} for key, text in series.items()],
+        "alert_rule_test": [{"eval_time": at, "alertname": name, "exp_alerts": []}],
+    }
+    suite = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [test]}
+    (folder / "test.yaml").write_text(yaml.safe_dump(suite))
+    done = subprocess.run(
+        [find_binary("promtool"), "test", "rules", "test.yaml"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 0 or "got:[" in said.replace("\n", "").replace(" ", ""), said
+    return done.returncode != 0
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_alert_fires_for_its_cause_and_only_after_its_time(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    assert firing_at(case.fires, name, case.at, tmp_path)
+    if case.quiet_at is not None:
+        assert not firing_at(case.fires, name, case.quiet_at, tmp_path)
+    assert not firing_at(case.quiet, name, case.at, tmp_path)
+
+
+def test_every_alert_has_its_case() -> None:
+    assert sorted(CASES) == sorted(alert.name for alert in ALERTS)
+
+
+def test_the_rule_file_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(rules())
+    words: Sequence[str | Path] = (find_binary("promtool"), "check", "rules", path)
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert f"SUCCESS: {len(ALERTS)} rules found" in done.stdout, done.stderr

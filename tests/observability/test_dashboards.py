@@ -1,0 +1,103 @@
+"""Every panel and every alert, asked of a real Prometheus that scrapes a live Weir."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from observability.alerts import ALERTS
+from observability.panels import Board
+from scripts.generate_chart import BOARDS, CHART
+from tests.observability.conftest import Live
+from tests.support.processes import tail
+from tests.support.prometheus import PrometheusServer
+from tests.support.stack import eventually
+from weir_operator.metrics import OperatorMetrics
+
+OPERATIONS = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
+WITHIN_S = 90.0
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    """Every expression of every panel as Grafana sends it, with where it stands."""
+    for name, board in BOARDS.items():
+        for panel in board.panels:
+            for number, query in enumerate(panel.queries):
+                expr = query.expr.replace("$__rate_interval", "20s").replace("$service", ".*")
+                yield f"{name} / {panel.title} / {number}", expr
+
+
+def known_metrics() -> set[str]:
+    """Every metric of Weir: the documentation's, which a test holds to the code, and operator's."""
+    names = set(re.findall(r"^\| `(weir_[a-z_]+)` \|", OPERATIONS.read_text(), re.MULTILINE))
+    for family in OperatorMetrics().registry.collect():
+        names.add(f"{family.name}_total" if family.type == "counter" else family.name)
+    return names | {f"{name}_{part}" for name in names for part in ("bucket", "sum", "count")}
+
+
+def has_data(prometheus: PrometheusServer, expr: str) -> bool:
+    return any(math.isfinite(float(item["value"][1])) for item in prometheus.query(expr))
+
+
+@pytest.mark.system
+@pytest.mark.vllm
+def test_every_panel_shows_data(live: Live) -> None:
+    missing = dict(queries())
+    until_s = time.monotonic() + WITHIN_S
+    while missing and time.monotonic() < until_s:
+        missing = {k: v for k, v in missing.items() if not has_data(live.prometheus, v)}
+        time.sleep(1)
+    assert missing == {}, tail(live.stack.controlplane.log)
+
+
+@pytest.mark.system
+@pytest.mark.vllm
+def test_every_variable_has_values(live: Live) -> None:
+    for board in BOARDS.values():
+        for name, query in board.variables.items():
+            match = re.fullmatch(r"label_values\((\w+), (\w+)\)", query)
+            assert match, name
+            found = live.prometheus.query(f"count by ({match[2]}) ({match[1]})")
+            assert [item["metric"][match[2]] for item in found] == ["default"]
+
+
+@pytest.mark.system
+@pytest.mark.vllm
+def test_an_engine_that_dies_fires_its_alert(live: Live) -> None:
+    assert eventually(lambda: "WeirEngineDown" not in live.prometheus.firing(), within_s=30)
+    live.stack.kill_engine()
+    assert eventually(lambda: "WeirEngineDown" in live.prometheus.firing(), within_s=60)
+    live.stack.agent.wait_ready()
+    assert eventually(lambda: "WeirEngineDown" not in live.prometheus.firing(), within_s=30)
+
+
+def test_expressions_name_known_metrics_only() -> None:
+    known = known_metrics()
+    expressions = dict(queries()) | {alert.name: alert.expr for alert in ALERTS}
+    named = {name for expr in expressions.values() for name in re.findall(r"\bweir_\w+", expr)}
+    assert named - known == set()
+    assert len(named) > 30
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_a_dashboard_is_complete(name: str) -> None:
+    board: Board = BOARDS[name]
+    shown = json.loads((CHART / "files" / "dashboards" / f"{name}.json").read_text())
+    panels = [item for item in shown["panels"] if item["type"] != "row"]
+    assert [item["title"] for item in panels] == [panel.title for panel in board.panels]
+    assert shown["uid"] == board.uid
+    places = [(item["gridPos"]["x"], item["gridPos"]["y"]) for item in panels]
+    assert len(set(places)) == len(places)
+    for item in panels:
+        assert item["description"], item["title"]
+        assert item["datasource"]["uid"] == "${datasource}"
+        assert [target["expr"] for target in item["targets"]]
+    variables = {item["name"] for item in shown["templating"]["list"]}
+    used = set(re.findall(r"\$(?!__)\{?(\w+)", json.dumps(panels)))
+    assert used <= variables
