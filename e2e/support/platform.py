@@ -12,7 +12,7 @@ from openai import OpenAI
 
 from e2e.cluster.api_server import ApiServer
 from e2e.cluster.binaries import ROOT
-from e2e.cluster.images import PYTHON, STORES, Images
+from e2e.cluster.images import CACHE, PYTHON, STORES, Images
 from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.node import Node
 from e2e.support import volumes
@@ -27,6 +27,7 @@ RELEASE = "weir"
 TENANT = "shop"
 MODEL = "chat"
 VERSION = "0.1.0"
+WRITING = "ReadWriteMany"
 COMPONENTS = ("operator", "controlplane", "agent")
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 VALUES: Mapping[str, Any] = {
@@ -37,6 +38,9 @@ VALUES: Mapping[str, Any] = {
 }
 ENGINE_ENVIRONMENT = {
     "PYTHONPATH": volumes.ENGINE_FOLDER,
+    # vLLM and torch are compiled by the first process that imports them, and kept for the others.
+    "PYTHONDONTWRITEBYTECODE": "",
+    "PYTHONPYCACHEPREFIX": volumes.BYTECODE_FOLDER,
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "OMP_NUM_THREADS": "1",  # more threads than free cores cost more than they give
     "HF_HUB_OFFLINE": "1",
@@ -116,29 +120,37 @@ class Platform:
         write_tiny_model(models / "tiny")
         reading = "ReadOnlyMany"
         packages = volumes.engine_packages()
+        bytecode = CACHE / "bytecode"
+        bytecode.mkdir(parents=True, exist_ok=True)
+        bytecode.chmod(volumes.WRITABLE)
         self.api.kubectl.apply(
             volumes.volume("data", volumes.empty_folder(folder / "data"), modes=["ReadWriteOnce"]),
             volumes.volume(
                 "files", volumes.empty_folder(folder / "files"), modes=["ReadWriteMany"]
             ),
             volumes.volume("engine", packages, modes=[reading], claim=(SHOP, "engine")),
+            volumes.volume("bytecode", bytecode, modes=[WRITING], claim=(SHOP, "bytecode")),
             volumes.volume("models", models, modes=[reading], claim=(SHOP, "models")),
         )
+        modes = {"engine": reading, "models": reading, "bytecode": WRITING}
         self.shop.apply(
-            *(volumes.claim(name, mode=reading, volume_name=name) for name in ("engine", "models"))
+            *(volumes.claim(name, mode=mode, volume_name=name) for name, mode in modes.items())
         )
 
 
 def llm_service(name: str, *, replicas: int) -> dict[str, Any]:
     """An LLMService whose pods take vLLM from a volume: its own image would be 6 GB."""
-    engine = {"name": "engine", "mountPath": volumes.ENGINE_FOLDER, "readOnly": True}
+    mounts = [
+        {"name": "engine", "mountPath": volumes.ENGINE_FOLDER, "readOnly": True},
+        {"name": "bytecode", "mountPath": volumes.BYTECODE_FOLDER},
+    ]
     environment = [{"name": key, "value": value} for key, value in ENGINE_ENVIRONMENT.items()]
-    agent = {"name": "agent", "env": environment, "volumeMounts": [engine]}
-    claim = {"claimName": "engine", "readOnly": True}
-    pod = {
-        "containers": [agent],
-        "volumes": [{"name": "engine", "persistentVolumeClaim": claim}],
-    }
+    agent = {"name": "agent", "env": environment, "volumeMounts": mounts}
+    claims = [
+        {"name": name, "persistentVolumeClaim": {"claimName": name}}
+        for name in ("engine", "bytecode")
+    ]
+    pod = {"containers": [agent], "volumes": claims}
     arguments = (
         "--enforce-eager --dtype bfloat16 --num-gpu-blocks-override 256 --max-num-seqs 16 "
         "--max-num-batched-tokens 512"

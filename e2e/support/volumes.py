@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 ENGINE_FOLDER = "/opt/engine"
+BYTECODE_FOLDER = "/opt/bytecode"
 WRITABLE = 0o777  # pods have users of their own, and hostPath knows no fsGroup
 
 

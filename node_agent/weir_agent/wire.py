@@ -29,11 +29,12 @@ class Model(Wire):
 
 
 class Room(Wire):
-    """How much more work the agent can take now."""
+    """How much more work the agent can take now; ``line_result_bytes`` it reserves for a line."""
 
     lines: Count
     tokens: Count
     result_bytes: Count
+    line_result_bytes: Count | None = None
 
 
 class HeldChunk(Wire):

@@ -79,8 +79,12 @@ def assemble(settings: OperatorSettings, configuration: Configuration) -> Parts:
         if late.queue is not None:
             late.queue.add(key)
 
+    def enqueue_all() -> None:
+        for key in store.user_keys():
+            enqueue(key)
+
     store = ObjectStore(enqueue)
-    reports = ReportBook(enqueue, clock=clock)
+    reports = ReportBook(enqueue, on_reached=enqueue_all, clock=clock)
     writer = Writer(api, store, metrics=metrics, instance=settings.pod_name)
     observer = Observer(
         store,

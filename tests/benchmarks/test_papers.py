@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from benchmarks.papers.page import page
 from benchmarks.papers.paper import Options, PaperResult, Table, kept, parallel, spread, write
 
 
-def csv_gz(path: Path, header: tuple[str, ...], rows: list[tuple[float, ...]]) -> None:
+def csv_gz(path: Path, header: tuple[str, ...], rows: Sequence[tuple[float, ...]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with gzip.open(path, "wt", newline="") as lines:
         writer = csv.writer(lines)

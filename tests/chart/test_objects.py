@@ -74,7 +74,7 @@ def test_replicas_share_a_node_only_where_their_files_do(
     assert affinity(rendered["default"]) == rule
     assert affinity(rendered["external"]) is None
     assert affinity(helm.render({"files": {"volume": {"accessMode": "ReadWriteMany"}}})) is None
-    own = {"nodeAffinity": {}}
+    own: dict[str, Any] = {"nodeAffinity": {}}
     assert affinity(helm.render({"controlplane": {"affinity": own}})) == own
 
 

@@ -10,7 +10,11 @@ import pytest
 from pydantic import BaseModel
 
 from weir_agent import wire
+from weir_agent.chunks.spool import DiskFullError, Spool
+from weir_agent.settings import AgentSettings
 from weir_controlplane.agents import schemas
+from weir_controlplane.dispatch.bounds import MAX_RESULT_LINE_BYTES
+from weir_controlplane.dispatch.placement import OpenChunk, Room
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "protocol.md").read_text()
 
@@ -126,3 +130,30 @@ def test_an_agent_reads_what_the_control_plane_answers() -> None:
     )
     read = wire.SyncReply.model_validate_json(reply.model_dump_json())
     assert read.model_dump(mode="json") == reply.model_dump(mode="json")
+
+
+def test_the_control_plane_takes_what_any_agent_may_send(tmp_path: Path) -> None:
+    """A chunk fits by what the agent then reserves, and its upload by the server's bound."""
+    line_bytes = AgentSettings.model_fields["result_max_bytes"]
+    most = next(item.le for item in line_bytes.metadata if hasattr(item, "le"))
+    assert most <= MAX_RESULT_LINE_BYTES
+    spool = Spool(
+        tmp_path, max_bytes=32 * most, result_max_bytes=most, volume=lambda _: (1 << 50, 0, 1 << 50)
+    )
+    room = Room(
+        lines=1_000,
+        tokens=1_000_000,
+        result_bytes=spool.room_bytes,
+        idle=False,
+        line_result_bytes=spool.line_bytes,
+    )
+    for lines in (31, 32, 33):
+        chunk = OpenChunk(chunk_id="c", position=0, lines=lines, tokens=1)
+        lease = wire.Lease.model_validate({**LEASE, "lines": lines, "chunk_id": f"c{lines}"})
+        if room.fits(chunk):
+            spool.open(lease)
+            spool.drop(lease.chunk_id)
+        else:
+            with pytest.raises(DiskFullError):
+                spool.open(lease)
+    spool.close()

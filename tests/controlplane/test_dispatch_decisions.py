@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -134,10 +135,20 @@ def test_room_binds_and_an_idle_pod_takes_one_chunk_of_any_size() -> None:
     assert not busy.fits(large)
     assert idle.fits(large)
     assert idle.less(large) == Room(
-        lines=0, tokens=0, result_bytes=(1 << 30) - large.result_bytes, idle=False
+        lines=0, tokens=0, result_bytes=(1 << 30) - large.result_bytes(None), idle=False
     )
     assert not Room(lines=10, tokens=1_000, result_bytes=100, idle=True).fits(large)
     assert not Room(lines=0, tokens=1_000, result_bytes=1 << 30, idle=True).fits(large)
+
+
+def test_a_chunk_fits_when_the_agent_can_reserve_its_worst_case() -> None:
+    chunk = OpenChunk(chunk_id="c", position=0, lines=8, tokens=100)
+    room = Room(
+        lines=100, tokens=10_000, result_bytes=8 << 20, idle=False, line_result_bytes=1 << 20
+    )
+    assert room.fits(chunk)
+    assert not room.less(chunk).fits(chunk)  # nothing is left to reserve
+    assert not replace(room, line_result_bytes=(1 << 20) + 1).fits(chunk)
 
 
 def dies(

@@ -84,7 +84,10 @@ def test_weir_commands_that_are_shown_exist(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_weir_variables_that_are_named_exist(page: Path) -> None:
     text = page.read_text()
-    known = set(re.findall(r"`(WEIR_[A-Z0-9_]+)` \|", (ROOT / "docs/operations.md").read_text()))
+    tables = "".join(
+        (ROOT / "docs" / name).read_text() for name in ("operations.md", "operator.md")
+    )
+    known = set(re.findall(r"`(WEIR_[A-Z0-9_]+)` \|", tables))
     assert set(re.findall(r"\bWEIR_[A-Z0-9_]*[A-Z0-9]\b", text)) <= known
 
 

@@ -28,11 +28,15 @@ class ServedModel(_Body):
 
 
 class Room(_Body):
-    """How much more work the agent can take now."""
+    """How much more work the agent can take now.
+
+    ``line_result_bytes``: what it reserves for the result of one line; None: it does not say.
+    """
 
     lines: Count = 0
     tokens: Count = 0
     result_bytes: Count = 0
+    line_result_bytes: Count | None = None
 
 
 class Fence(_Body):

@@ -176,6 +176,7 @@ class AgentService:
                 lines=request.room.lines,
                 tokens=request.room.tokens,
                 result_bytes=request.room.result_bytes,
+                line_result_bytes=request.room.line_result_bytes,
                 idle=not request.chunks,
             ),
             alone=self.view.has_suspects

@@ -11,11 +11,10 @@ OUTAGE_AFTER_S = 20.0  # nobody watched the leases for so long: the database or 
 MAX_HELD_CHUNKS = 1024
 MAX_FETCH_LINES = 1000
 MAX_FETCH_BYTES = 8 << 20
-MAX_RESULT_BYTES = 1 << 30
-MAX_RESULT_LINE_BYTES = 16 << 20
+MAX_RESULT_LINE_BYTES = 16 << 20  # twice what any agent may be set to; a chunk: that a line
 SLICE_CHUNKS = 4  # contiguous chunks handed out before the queue is looked at again
 
-RESULT_BYTES_PER_LINE = 4096  # worst case of an envelope
+RESULT_BYTES_PER_LINE = 4096  # of an agent that does not say what it reserves
 RESULT_BYTES_PER_TOKEN = 8
 
 SOLO_DEATHS_TO_FAIL = 2  # §8.5

@@ -30,9 +30,10 @@ class OpenChunk:
         """Its place in the batch's order."""
         return (self.position, self.chunk_id)
 
-    @property
-    def result_bytes(self) -> int:
-        """The worst case of its result."""
+    def result_bytes(self, line_result_bytes: int | None) -> int:
+        """The worst case of its result, as the pod reckons that reserves for it; else a guess."""
+        if line_result_bytes is not None:
+            return self.lines * line_result_bytes
         return self.lines * RESULT_BYTES_PER_LINE + self.tokens * RESULT_BYTES_PER_TOKEN
 
 
@@ -48,10 +49,12 @@ class Room:
     tokens: int
     result_bytes: int
     idle: bool
+    line_result_bytes: int | None = None
 
     def fits(self, chunk: OpenChunk) -> bool:
         """Whether the pod can take the chunk."""
-        if self.lines <= 0 or self.tokens <= 0 or chunk.result_bytes > self.result_bytes:
+        needed_bytes = chunk.result_bytes(self.line_result_bytes)
+        if self.lines <= 0 or self.tokens <= 0 or needed_bytes > self.result_bytes:
             return False
         return self.idle or (chunk.lines <= self.lines and chunk.tokens <= self.tokens)
 
@@ -60,8 +63,9 @@ class Room:
         return Room(
             lines=max(0, self.lines - chunk.lines),
             tokens=max(0, self.tokens - chunk.tokens),
-            result_bytes=self.result_bytes - chunk.result_bytes,
+            result_bytes=self.result_bytes - chunk.result_bytes(self.line_result_bytes),
             idle=False,
+            line_result_bytes=self.line_result_bytes,
         )
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from weir_controlplane.dispatch import metrics
-from weir_controlplane.dispatch.bounds import MAX_RESULT_BYTES
+from weir_controlplane.dispatch.bounds import MAX_RESULT_LINE_BYTES
 from weir_controlplane.dispatch.errors import LineMismatchError, StaleLeaseError
 from weir_controlplane.dispatch.result_lines import ResultLines
 from weir_controlplane.errors import InvalidRequestError, PayloadTooLargeError
@@ -66,12 +66,13 @@ async def store_result(
     if place.stored:
         return place.upload_id
     lines = ResultLines(expected=place.expected)
+    bound_bytes = len(place.expected) * MAX_RESULT_LINE_BYTES
     async with storage.writer(place.key) as writer:
         async for block in body:
             lines.feed(block)
             await writer.write(block)
-            if writer.bytes > MAX_RESULT_BYTES:
-                raise PayloadTooLargeError(f"a chunk result is at most {MAX_RESULT_BYTES} bytes")
+            if writer.bytes > bound_bytes:
+                raise PayloadTooLargeError(f"the result of this chunk is over {bound_bytes} bytes")
         lines.end()
         await writer.flush()
         if writer.sha256 != upload.sha256:

@@ -156,6 +156,11 @@ class Spool:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     @property
+    def line_bytes(self) -> int:
+        """Bytes that are reserved for the result of one line."""
+        return self._result_max_bytes
+
+    @property
     def used_bytes(self) -> int:
         """Stored bytes of all chunks."""
         return sum(file.size_bytes for file in self._open.values())

@@ -102,6 +102,7 @@ class ChunkWork:
             lines=max(0, most - lines) if len(self.chunks) < MAX_CHUNKS else 0,
             tokens=max(0, self._limits.max_held_tokens - tokens),
             result_bytes=bytes_left,
+            line_result_bytes=self._parts.spool.line_bytes,
         )
 
     def held(self) -> tuple[wire.HeldChunk, ...]:

@@ -16,6 +16,7 @@ from weir_engine.ids import BlockHash, RequestClass, RequestId
 from weir_engine.kv.eviction import EvictionPolicy
 from weir_engine.kv.manager import KvManager
 from weir_engine.request import Request
+from weir_engine.sched.selection import OfflineOrder
 from weir_engine.sim.cost import Part
 from weir_engine.sim.engine import Running, SimEngine
 from weir_engine.sim.profile_cost import ProfileCost
@@ -190,6 +191,24 @@ def _spread(prompts: Sequence[Part], share: int, factor: int) -> Iterator[list[t
             step.append((tokens, done))
             left, done, room = left - tokens, done + tokens, room - tokens
         yield step
+
+
+class CoarsePool:
+    """A pool whose planned steps stand for several: so many times the candidates are shown."""
+
+    def __init__(self, pool: OfflineOrder, *, factor: int) -> None:
+        self._pool = pool
+        self._factor = factor
+        self.add = pool.add
+        self.remove = pool.remove
+        self.taken = pool.taken
+
+    def __len__(self) -> int:
+        return len(self._pool)
+
+    def candidates(self, limit: int, now_s: float) -> Sequence[Request]:
+        """The first ``factor`` times ``limit`` in order."""
+        return self._pool.candidates(limit * self._factor, now_s)
 
 
 class OrderFeeder:

@@ -32,9 +32,19 @@ class _Refused:
 class ReportBook:
     """The latest answers."""
 
-    def __init__(self, enqueue: Callable[[ObjectKey], None], *, clock: Clock) -> None:
-        """``enqueue`` gets the key of every object whose report changed."""
+    def __init__(
+        self,
+        enqueue: Callable[[ObjectKey], None],
+        *,
+        on_reached: Callable[[], None],
+        clock: Clock,
+    ) -> None:
+        """``enqueue`` gets the key of every object whose report changed.
+
+        ``on_reached`` is called when `reached` changes, which concerns every object.
+        """
         self._enqueue = enqueue
+        self._on_reached = on_reached
         self._clock = clock
         self._jobs: dict[str, HeardJob] = {}
         self._jobs_asked_s: dict[str, float] = {}
@@ -70,6 +80,8 @@ class ReportBook:
         """Whether it answered just now; returns whether that is news."""
         news = self._up != answered
         self._up = answered
+        if news and self._complete:
+            self._on_reached()
         return news
 
     # --- answers -----------------------------------------------------------------------------
@@ -119,7 +131,9 @@ class ReportBook:
             if place not in places and self._services_asked_s[place] <= asked_at_s:
                 self.forget_service(*place)
                 self._enqueue(_service_key(lost))
-        self._complete = True
+        if not self._complete:
+            self._complete = True
+            self._on_reached()
 
     def forget_job(self, uid: str) -> None:
         """It knows this BatchJob no longer."""

@@ -5,7 +5,7 @@ import pytest
 from tests.engine.sched.mini_engine import BLOCK, MiniEngine, exact_model, request
 from weir_engine.config import EngineShape, Metric, Policy, Slo
 from weir_engine.errors import ConfigError, DuplicateRequestError
-from weir_engine.ids import RequestClass, RequestId
+from weir_engine.ids import BlockHash, RequestClass, RequestId
 from weir_engine.kv.eviction import ClassedEviction, LruEviction
 from weir_engine.kv.manager import KvManager
 from weir_engine.presets import build_scheduler
@@ -128,9 +128,9 @@ CUMULATIVE = (
 class TestSixBlocks:
     """Our example for the eviction order, a table of six blocks, one a request."""
 
-    def table(self, kv: KvManager) -> dict[str, object]:
+    def table(self, kv: KvManager) -> dict[str, BlockHash]:
         """A running online block, a wanted one, a finished online one, a finished offline one."""
-        made = {}
+        made: dict[str, BlockHash] = {}
         for name, online in (("spent", False), ("wanted", False), ("done", True), ("runs", True)):
             one = request(name, online=online, prompt=BLOCK, output=1)
             made[name] = one.block_hashes[0]
@@ -147,7 +147,7 @@ class TestSixBlocks:
         kv.expect(follower)
         return made
 
-    def order(self, kv: KvManager, made: dict[str, object]) -> list[str]:
+    def order(self, kv: KvManager, made: dict[str, BlockHash]) -> list[str]:
         names_of = {block_hash: name for name, block_hash in made.items()}
         gone: list[str] = []
         for blocks in range(1, kv.free_blocks + 1):

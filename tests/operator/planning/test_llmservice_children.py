@@ -206,7 +206,7 @@ def test_overrides_are_merged_last_by_their_keys() -> None:
     first, second = spec["containers"]
     env = {item["name"]: item.get("value") for item in first["env"]}
     assert (env["HF_TOKEN"], env["HOME"], env["WEIR_PORT"]) == ("x", "/h", "8000")
-    assert first["command"] == ["weir", "serve", "agent"]
+    assert first["command"] == ["python3", "-m", "weir_cli", "serve", "agent"]
     assert second["name"] == "sidecar"
 
 

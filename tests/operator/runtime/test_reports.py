@@ -50,7 +50,11 @@ class Book:
     def __init__(self) -> None:
         self.now_s = 0.0
         self.keys: list[ObjectKey] = []
-        self.book = ReportBook(self.keys.append, clock=lambda: self.now_s)
+        self.changes = 0
+        self.book = ReportBook(self.keys.append, on_reached=self._changed, clock=lambda: self.now_s)
+
+    def _changed(self) -> None:
+        self.changes += 1
 
     def names(self) -> list[str]:
         found = [key.name for key in self.keys]
@@ -59,7 +63,8 @@ class Book:
 
 
 def test_nothing_counts_as_unknown_before_a_complete_answer() -> None:
-    book = Book().book
+    held = Book()
+    book = held.book
     steps = (
         lambda: book.reach(answered=True),
         lambda: book.heard_all([], [], asked_at_s=0),
@@ -67,6 +72,7 @@ def test_nothing_counts_as_unknown_before_a_complete_answer() -> None:
     )
     found = [(step(), book.reached)[1] for step in steps]
     assert found == [False, True, False]
+    assert held.changes == 2  # each concerns every object
 
 
 def test_a_list_asked_for_before_a_batch_was_made_does_not_lose_it() -> None:

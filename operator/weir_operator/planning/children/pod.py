@@ -76,7 +76,7 @@ def _container(context: ServiceContext) -> dict[str, Any]:
         "name": COMPONENT,
         "image": image(context),
         "imagePullPolicy": context.defaults.image_pull_policy,
-        "command": ["weir", "serve", "agent"],
+        "command": ["python3", "-m", "weir_cli", "serve", "agent"],
         "env": environment(context),
         "ports": [{"name": "http", "containerPort": AGENT_PORT, "protocol": "TCP"}],
         "resources": resources,

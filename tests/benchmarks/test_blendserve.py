@@ -1,0 +1,112 @@
+"""BlendServe's benchmark: workloads are mixed to what they say, and every arm runs all of it."""
+
+import numpy as np
+import pytest
+
+from benchmarks.papers.blendserve import ARMS, KV_BYTES, density_model, without_host
+from benchmarks.papers.blendserve_run import Case, run_arm
+from benchmarks.papers.blendserve_workload import TRACES, Lengths, Mix, Source, mix
+from weir_engine.errors import ConfigError
+from weir_engine.pool.blend_order import tree_costs
+from weir_engine.pool.density import LLAMA_8B_A100
+from weir_engine.pool.density_tree import build_tree
+from weir_engine.sim.profile_cost import Interference
+from weir_engine.sim.profiles import load_profile
+
+
+def _lengths() -> Lengths:
+    """Three chats, four videos, six questions on two subjects: made up."""
+    return Lengths(
+        chat=np.array([[600, 150], [1_400, 300], [1_000, 200]]),
+        video=np.array([[150, 2_000], [100, 3_000], [140, 4_000], [120, 6_000]]),
+        exam_subject=np.array([0, 0, 0, 1, 1, 1]),
+        header_tokens=np.array([640, 1_280]),
+        question_tokens=np.array([90, 120, 100, 80, 150, 110]),
+    )
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_a_mix_has_the_density_and_the_sharing_it_was_made_for(name: str) -> None:
+    to = TRACES[name]
+    workload = mix(
+        _lengths(), to, requests=20_000, model=LLAMA_8B_A100, rng=np.random.default_rng(1)
+    )
+    prompts = workload.prompts()
+    outputs = workload.output_tokens.astype(np.float64)
+    costs = tree_costs(build_tree(prompts), outputs, LLAMA_8B_A100)
+    unshared_s = LLAMA_8B_A100.compute_s(prompts.tokens.astype(np.float64), outputs).sum()
+    assert costs.root_density == pytest.approx(to.density, rel=0.05)
+    assert 1 - costs.compute_s[0] / unshared_s == pytest.approx(to.sharing, rel=0.05)
+
+
+def test_a_mix_that_no_parts_make_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no mix has density"):
+        mix(
+            _lengths(),
+            Mix(density=1.0, sharing=0.95),
+            requests=100,
+            model=LLAMA_8B_A100,
+            rng=np.random.default_rng(1),
+        )
+
+
+def test_only_exams_share_more_than_a_system_prompt() -> None:
+    workload = mix(
+        _lengths(),
+        TRACES["trace1"],
+        requests=300,
+        model=LLAMA_8B_A100,
+        rng=np.random.default_rng(1),
+    )
+    prompts = workload.prompts()
+    hashes = [
+        prompts.hashes[prompts.offsets[i] : prompts.offsets[i + 1]].tolist()
+        for i in range(len(workload))
+    ]
+    chats = [hashes[i] for i in np.flatnonzero(workload.source == Source.CHAT)]
+    exams = [hashes[i] for i in np.flatnonzero(workload.family == 1)]
+    assert len({chat[0] for chat in chats}) == 1
+    assert len({chat[1] for chat in chats}) == len(chats)
+    assert len({tuple(exam[: 640 // 32]) for exam in exams}) == 1
+
+
+def test_coarse_units_keep_lengths_within_rounding() -> None:
+    workload = mix(
+        _lengths(),
+        TRACES["trace2"],
+        requests=500,
+        model=LLAMA_8B_A100,
+        rng=np.random.default_rng(2),
+    )
+    coarse = workload.coarse(32)
+    prompt = coarse.prompt_tokens.sum() * 32 / workload.prompt_tokens.sum()
+    decodes = (coarse.output_tokens - 1).sum() * 32 / (workload.output_tokens - 1).sum()
+    assert prompt == pytest.approx(1.0, abs=0.02)
+    assert decodes == pytest.approx(1.0, abs=0.02)
+    assert coarse.block_tokens == 1
+    assert coarse.output_tokens[workload.source == Source.EXAM].tolist() == [1] * int(
+        (workload.source == Source.EXAM).sum()
+    )
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_every_arm_runs_the_whole_batch(arm: str) -> None:
+    profile = without_host(load_profile("a100-80gb-llama-3.1-8b"))
+    model = density_model(profile)
+    workload = mix(
+        _lengths(), TRACES["trace2"], requests=300, model=model, rng=np.random.default_rng(3)
+    )
+    case = Case(
+        workload=workload,
+        profile=profile,
+        model=model,
+        kv_tokens=int(KV_BYTES / 20 / profile.model.kv_bytes_per_token),
+        factor=32,
+        interference=Interference(),
+    )
+    outcome = run_arm(case, ARMS[arm])
+    assert outcome.tokens == workload.tokens
+    assert outcome.seconds >= outcome.reached_optimum_s > 0
+    assert outcome.sharing <= outcome.best_sharing
+    if arm in {"NanoFlow-DFS", "BlendServe"}:
+        assert outcome.sharing >= 0.9 * outcome.best_sharing

@@ -1,0 +1,100 @@
+"""A live engine's recorded steps become the simulator's cost of that engine, noise included."""
+
+import json
+
+import numpy as np
+import pytest
+
+from weir_engine.errors import ConfigError
+from weir_engine.sim.cost import CPU_2_CORES, Part
+from weir_engine.sim.recorded import RecordedCost, RecordedStep, recorded_steps
+
+
+def parts_of(rng: np.random.Generator) -> list[Part]:
+    parts = [
+        Part(tokens=1, computed_tokens=int(n)) for n in rng.integers(10, 1500, rng.integers(1, 12))
+    ]
+    if rng.random() < 0.6:
+        parts.append(
+            Part(tokens=int(rng.integers(2, 400)), computed_tokens=int(rng.integers(0, 900)))
+        )
+    return parts
+
+
+def lines(count: int, seed: int) -> list[str]:
+    rng = np.random.default_rng(seed)
+    made = []
+    for _ in range(count):
+        parts = parts_of(rng)
+        row = {
+            "prefills": [[p.tokens, p.computed_tokens] for p in parts if p.tokens > 1],
+            "decodes": [p.computed_tokens + 1 for p in parts if p.tokens == 1],
+            "seconds": CPU_2_CORES.seconds(parts, rng),
+        }
+        made.append(json.dumps(row))
+    return made
+
+
+def test_steps_of_another_stretch_are_predicted() -> None:
+    cost = RecordedCost.fit(recorded_steps(lines(600, seed=1)))
+    assert cost.error(recorded_steps(lines(300, seed=2))) < 0.1
+
+
+def test_drawn_steps_take_what_the_engine_takes_on_average_and_in_the_tail() -> None:
+    cost = RecordedCost.fit(recorded_steps(lines(2000, seed=1)))
+    rng = np.random.default_rng(5)
+    parts = parts_of(rng)
+    drawn = [cost.seconds(parts, rng) for _ in range(3000)]
+    real = [CPU_2_CORES.seconds(parts, rng) for _ in range(3000)]
+    assert np.mean(drawn) == pytest.approx(np.mean(real), rel=0.08)
+    assert np.percentile(drawn, 99) == pytest.approx(np.percentile(real, 99), rel=0.3)
+
+
+def test_its_parts_add_up_as_the_simulator_asks() -> None:
+    cost = RecordedCost.fit(recorded_steps(lines(600, seed=1)))
+    assert cost.work_s(()) == 0.0
+    more = [Part(tokens=1, computed_tokens=500)] * 4
+    assert 0 < cost.work_s(more[:1]) < cost.work_s(more)
+    prefill = Part(tokens=300, computed_tokens=0)
+    assert cost.work_s([*more, prefill]) > cost.work_s(more)
+    assert cost.empty_step_s > 0
+
+
+def test_a_saved_cost_is_equal() -> None:
+    cost = RecordedCost.fit(recorded_steps(lines(100, seed=1)))
+    assert RecordedCost.of(json.loads(json.dumps(cost.plain()))) == cost
+
+
+def test_steps_without_work_or_time_are_left_out() -> None:
+    rows = [
+        '{"prefills": [], "decodes": [], "seconds": 0.1}',
+        '{"prefills": [[5, 0]], "decodes": [], "seconds": 0}',
+        '{"prefills": [[5, 0]], "decodes": [7], "seconds": 0.2}',
+    ]
+    assert recorded_steps(rows) == (RecordedStep(prefills=((5, 0),), decodes=(7,), seconds=0.2),)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ('{"prefills": [[1]], "decodes": [], "seconds": 1}', "row 1: prefills"),
+        ('{"prefills": [], "decodes": ["x"], "seconds": 1}', "row 1: decodes"),
+        ('{"prefills": [], "decodes": [3]}', "row 1: seconds is None"),
+    ],
+)
+def test_a_bad_row_is_named(row: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        recorded_steps([row])
+
+
+def test_too_few_steps_are_refused() -> None:
+    with pytest.raises(ConfigError, match="record 30 or more"):
+        RecordedCost.fit(recorded_steps(lines(5, seed=1)))
+
+
+def test_a_broken_file_is_refused() -> None:
+    cost = RecordedCost.fit(recorded_steps(lines(100, seed=1)))
+    with pytest.raises(ConfigError, match="coefficients must be"):
+        RecordedCost.of({**cost.plain(), "coefficients": [1.0]})
+    with pytest.raises(ConfigError, match="ratios must be"):
+        RecordedCost.of({"coefficients": cost.plain()["coefficients"]})

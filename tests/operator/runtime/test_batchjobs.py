@@ -1,0 +1,245 @@
+"""BatchJobs on a real API server and a real control plane: one batch each, whatever restarts."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from e2e.cluster.api_server import ApiServer
+from e2e.cluster.kubectl import Kubectl
+from tests.controlplane.agent_sim import SimAgent
+from tests.operator.runtime.test_operator import condition, llmservice
+from tests.support.operator_process import OperatorProcess, until
+from tests.support.stack import Component
+from weir_cli.api import Api, KeyRequest
+from weir_cli.settings import ClientSettings
+
+pytestmark = pytest.mark.kubernetes
+
+DEADLINE_S = 4
+
+
+@dataclass
+class World:
+    """A control plane (SQLite, no Redis) and an operator for all namespaces."""
+
+    controlplane: Component
+    operator: OperatorProcess
+    admin_key: str
+
+    def http(self, key: str | None = None) -> httpx.Client:
+        headers = {"authorization": f"Bearer {key or self.admin_key}"}
+        return httpx.Client(base_url=self.controlplane.url, headers=headers, trust_env=False)
+
+    def jobs(self, namespace: str) -> dict[str, dict[str, Any]]:
+        """What the control plane knows of a namespace's BatchJobs, by name."""
+        with self.http() as client:
+            page = client.get("/internal/v1/batchjobs").raise_for_status().json()
+        return {item["name"]: item for item in page["data"] if item["namespace"] == namespace}
+
+    def services(self, namespace: str) -> dict[str, set[str]]:
+        """The pods that it knows of a namespace's services, by name."""
+        with self.http() as client:
+            page = client.get("/internal/v1/services").raise_for_status().json()
+        return {
+            item["name"]: {pod["uid"] for pod in item["pods"]}
+            for item in page["data"]
+            if item["namespace"] == namespace
+        }
+
+    def agent_key(self, agent_id: str) -> str:
+        settings = {"url": self.controlplane.url, "api_key": self.admin_key}
+        api = Api(ClientSettings.model_validate(settings))
+        try:
+            return api.create_key(KeyRequest(scope="agent", agent_id=agent_id)).key
+        finally:
+            api.close()
+
+
+@pytest.fixture(scope="module")
+def world(api_server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("world")
+    controlplane = Component(
+        "controlplane",
+        folder,
+        {
+            "WEIR_DATA_DIR": str(folder / "controlplane"),
+            "WEIR_DEFAULT_TENANT": "team",
+            "WEIR_MODELS": "m",
+            "WEIR_CHUNK_LINES": "16",
+            "WEIR_POLL_S": "0.3",
+        },
+    )
+    key_file = folder / "controlplane" / "admin.key"
+    operator = OperatorProcess(
+        "operator-0",
+        folder,
+        kubeconfig=api_server.kubeconfig,
+        control_plane_url=controlplane.url,
+        settings={
+            "CONTROL_PLANE_TOKEN_FILE": str(key_file),
+            "FINALIZER_DEADLINE_S": str(DEADLINE_S),
+            "CONTROL_PLANE_TIMEOUT_S": "2",
+        },
+    )
+    try:
+        operator.start(wait=False)  # without a control plane it starts all the same
+        controlplane.start()
+        assert until(operator.ready, 60), operator
+        yield World(controlplane, operator, key_file.read_text().strip())
+    finally:
+        operator.close()
+        controlplane.close()
+
+
+def lines(count: int) -> str:
+    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+    return "".join(
+        json.dumps(
+            {"custom_id": f"l{n}", "method": "POST", "url": "/v1/chat/completions", "body": body}
+        )
+        + "\n"
+        for n in range(count)
+    )
+
+
+def batchjob(name: str = "nightly", *, count: int = 20, **spec: object) -> dict[str, Any]:
+    return {
+        "apiVersion": "weir.dev/v1alpha1",
+        "kind": "BatchJob",
+        "metadata": {"name": name},
+        "spec": {"serviceRef": {"name": "chat"}, "input": {"inline": lines(count)}, **spec},
+    }
+
+
+def status(kubectl: Kubectl, name: str = "nightly") -> dict[str, Any]:
+    found = kubectl.get("batchjob", name)
+    return {} if found is None else dict(found.get("status", {}))
+
+
+def is_gone(kubectl: Kubectl, name: str = "nightly") -> bool:
+    return kubectl.get("batchjob", name) is None
+
+
+async def test_one_batch_over_restarts_then_complete_then_gone(
+    world: World, kubectl: Kubectl, namespace: str
+) -> None:
+    kubectl.apply(llmservice(), batchjob(count=40, ttlSecondsAfterFinished=3))
+    assert until(lambda: status(kubectl).get("batchID"), 20), world.operator
+    batch_id = status(kubectl)["batchID"]
+    world.operator.send(signal.SIGKILL)
+    world.operator.wait(5)
+    world.operator.start()
+    assert until(world.operator.leads, 20), world.operator
+    until(lambda: False, 1.5)
+    assert status(kubectl)["batchID"] == batch_id
+    assert {name: job["batch_id"] for name, job in world.jobs(namespace).items()} == {
+        "nightly": batch_id
+    }
+    found = kubectl.get("batchjob", "nightly")
+    assert found is not None
+    assert found["metadata"]["finalizers"] == ["weir.dev/batch"]
+
+    agent_id = f"{namespace}.chat-0"
+    key = world.agent_key(agent_id)
+    headers = {"authorization": f"Bearer {key}"}
+    async with httpx.AsyncClient(base_url=world.controlplane.url, headers=headers) as client:
+        agent = SimAgent(client, agent_id, service=f"{namespace}/chat", model="m")
+        await agent.ready()
+        for _ in range(200):
+            await agent.sync()
+            for lease in list(agent.held.values()):
+                await agent.finish(lease)
+            if world.jobs(namespace)["nightly"]["status"] == "completed":
+                break
+    kubectl.run("wait", "--for=condition=Complete", "batchjob/nightly", "--timeout=15s")
+    done = status(kubectl)
+    assert done["counts"] == {"total": 40, "completed": 40, "failed": 0}
+    events = kubectl.run("get", "events", "--output=jsonpath={.items[*].reason}").stdout.split()
+    assert "Completed" in events or "Complete" in events, events
+    assert until(lambda: is_gone(kubectl), 15), world.operator
+    assert until(lambda: "nightly" not in world.jobs(namespace), 10), world.jobs(namespace)
+
+
+def test_suspend_works_both_ways(world: World, kubectl: Kubectl, namespace: str) -> None:
+    kubectl.apply(llmservice(), batchjob(suspend=True))
+    suspended = ("batchjob", "nightly", "Suspended")
+    assert until(lambda: condition(kubectl, *suspended).get("status") == "True", 15)
+    assert "batchID" not in status(kubectl)
+    resume, pause = ('{"spec":{"suspend":false}}', '{"spec":{"suspend":true}}')
+    kubectl.run("patch", "batchjob", "nightly", "--type=merge", "-p", resume)
+    assert until(lambda: status(kubectl).get("batchID"), 15), world.operator
+    assert until(lambda: condition(kubectl, *suspended).get("status") == "False", 10)
+    kubectl.run("patch", "batchjob", "nightly", "--type=merge", "-p", pause)
+    assert until(lambda: world.jobs(namespace)["nightly"]["suspended"], 10), world.operator
+    assert until(lambda: condition(kubectl, *suspended).get("status") == "True", 10)
+
+
+def test_deleting_cancels(world: World, kubectl: Kubectl) -> None:
+    kubectl.apply(llmservice(), batchjob())
+    assert until(lambda: status(kubectl).get("batchID"), 20), world.operator
+    batch_id = status(kubectl)["batchID"]
+    kubectl.run("delete", "batchjob", "nightly", "--timeout=20s")
+    assert is_gone(kubectl)
+    assert until(lambda: batch_status(world, batch_id) == "cancelled", 15)
+
+
+def batch_status(world: World, batch_id: str) -> str:
+    """The state of a batch as its tenant sees it."""
+    settings = {"url": world.controlplane.url, "api_key": world.admin_key}
+    api = Api(ClientSettings.model_validate(settings))
+    try:
+        key = api.create_key(KeyRequest(scope="tenant", tenant="team")).key
+    finally:
+        api.close()
+    with world.http(key) as client:
+        return str(client.get(f"/v1/batches/{batch_id}").raise_for_status().json()["status"])
+
+
+def test_pods_are_registered_and_released(world: World, kubectl: Kubectl, namespace: str) -> None:
+    kubectl.apply(llmservice(replicas=2))
+
+    def pods() -> set[str]:
+        return {str(pod["metadata"]["uid"]) for pod in kubectl.list("pods")}
+
+    assert until(lambda: len(pods()) == 2, 20), world.operator
+    assert until(lambda: world.services(namespace).get("chat") == pods(), 10), world.operator
+    kubectl.run("delete", "llmservice", "chat")
+    assert until(lambda: "chat" not in world.services(namespace), 30), world.operator
+
+
+def test_a_control_plane_that_is_away_holds_nothing_up_for_long(
+    world: World, kubectl: Kubectl
+) -> None:
+    kubectl.apply(llmservice(), batchjob("left"))
+    assert until(lambda: status(kubectl, "left").get("batchID"), 20), world.operator
+    batch_id = status(kubectl, "left")["batchID"]
+    world.controlplane.kill()
+    try:
+        kubectl.apply(batchjob("waits"), llmservice("other"))
+        assert until(lambda: kubectl.get("deployment", "other"), 10), world.operator
+        kubectl.run("delete", "batchjob", "left", f"--timeout={DEADLINE_S + 15}s")
+        assert is_gone(kubectl, "left")
+        assert world.operator.ready()
+    finally:
+        world.controlplane.start()
+    assert until(lambda: batch_status(world, batch_id) == "cancelled", 20), world.operator
+    assert until(lambda: status(kubectl, "waits").get("batchID"), 20), world.operator
+    assert world.operator.metric("weir_operator_orphans_cancelled_total") == 1
+
+
+def test_a_refusal_is_said_and_ends_when_its_cause_does(world: World, kubectl: Kubectl) -> None:
+    named = {"configMapKeyRef": {"name": "lines", "key": "input.jsonl"}}
+    kubectl.apply(llmservice(), batchjob(input=named))
+    assert until(lambda: status(kubectl).get("conditions"), 15), world.operator
+    assert "batchID" not in status(kubectl)
+    given = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "lines"}}
+    kubectl.apply({**given, "data": {"input.jsonl": lines(3)}})
+    kubectl.run("label", "batchjob", "nightly", "look=again")
+    assert until(lambda: status(kubectl).get("batchID"), 15), world.operator
