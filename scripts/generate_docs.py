@@ -25,7 +25,7 @@ from pydantic_settings import BaseSettings
 from benchmarks.papers.page import page
 from benchmarks.papers.paper import PAPERS
 from benchmarks.summary import readme
-from scripts import chart_tables
+from scripts import chart_tables, crd_tables
 from weir_agent.metrics import AgentMetrics
 from weir_controlplane.main import default_app
 from weir_controlplane.settings import Settings
@@ -81,6 +81,21 @@ def metrics_table(*registries: CollectorRegistry) -> str:
         if name.startswith("weir_")
     )
     return _table(("metric", "type", "meaning"), rows)
+
+
+def spec_table(kind: str) -> str:
+    """A table of every field of a custom resource's ``spec``."""
+    return _table(crd_tables.SPEC_HEADER, crd_tables.spec_rows(kind))
+
+
+def status_table(kind: str) -> str:
+    """A table of every field of a custom resource's ``status``."""
+    return _table(crd_tables.STATUS_HEADER, crd_tables.status_rows(kind))
+
+
+def reasons_table(kind: str) -> str:
+    """A table of every reason of a custom resource's conditions."""
+    return _table(crd_tables.REASONS_HEADER, crd_tables.reason_rows(kind))
 
 
 def commands_table() -> str:
@@ -141,6 +156,12 @@ PARTS: dict[str, Callable[[], str]] = {
     "chart-values": lambda: _table(chart_tables.VALUES_HEADER, chart_tables.values_rows()),
     "commands": commands_table,
     "panels": lambda: _table(chart_tables.PANELS_HEADER, chart_tables.panel_rows()),
+    "spec-llmservice": partial(spec_table, "LLMService"),
+    "status-llmservice": partial(status_table, "LLMService"),
+    "spec-batchjob": partial(spec_table, "BatchJob"),
+    "status-batchjob": partial(status_table, "BatchJob"),
+    "reasons-llmservice": partial(reasons_table, "LLMService"),
+    "reasons-batchjob": partial(reasons_table, "BatchJob"),
     "metrics-agent": agent_metrics,
     "metrics-controlplane": controlplane_metrics,
     "metrics-operator": operator_metrics,

@@ -207,13 +207,6 @@ class LineCounts(ApiModel):
     failed: int = Field(default=0, ge=0, description="Lines that ended with an error of their own.")
 
 
-class TokenUsage(ApiModel):
-    """Tokens of a finished batch."""
-
-    input_tokens: int = Field(ge=0, description="Prompt tokens.")
-    output_tokens: int = Field(ge=0, description="Tokens produced.")
-
-
 class BatchJobStatus(ApiModel):
     """How far the batch is."""
 
@@ -247,7 +240,6 @@ class BatchJobStatus(ApiModel):
     completion_time: datetime | None = Field(default=None, description="When the batch ended.")
     output_uri: str | None = Field(default=None, description="Where the answers are.")
     error_uri: str | None = Field(default=None, description="Where the lines' errors are.")
-    usage: TokenUsage | None = Field(default=None, description="Tokens of a finished batch.")
 
 
 class BatchJob(ApiModel):
