@@ -63,7 +63,9 @@ def test_the_audit_log_says_who_wrote_what(
     log: list[Call] = []
 
     def complete() -> bool:
-        log[:] = api_server.audit.writes(since=before, namespace=namespace, resource="configmaps")
+        written = api_server.audit.writes(since=before, namespace=namespace, resource="configmaps")
+        # A controller puts the cluster's certificate into each new namespace, sooner or later.
+        log[:] = [call for call in written if call.name in {"first", "second"}]
         return len(log) == 2
 
     assert eventually(complete), log
