@@ -120,6 +120,19 @@ def test_an_uneven_batch_lies_between_its_mean_and_its_longest(name: str) -> Non
     assert mean < seconds(name, prefill, *uneven) < longest
 
 
+@pytest.mark.parametrize("name", [n for n in PROFILES if "opt-13b" not in n])
+@pytest.mark.parametrize(("count", "context"), [(1, 40_000), (5, 36_000), (27, 11_000), (9, 23_000)])
+def test_no_decode_reads_faster_than_memory(name: str, count: int, context: int) -> None:
+    """Contexts beyond the measured 4,032 tokens too: a row's own end says nothing of them."""
+    profile = load_profile(name)
+    gpus = profile.tensor_parallel
+    read = count * context * profile.model.kv_bytes_per_token / gpus
+    step = profile.timing.step(batch_of(decodes(count, context)))
+    assert 0.25 < read / step.decode_s / profile.gpu.bandwidth_bytes_s < 1.0
+    longer = profile.timing.step(batch_of(decodes(count, 2 * context)))
+    assert longer.decode_s == pytest.approx(2 * step.decode_s, rel=0.2)
+
+
 def test_a_step_between_no_prefill_and_the_smallest_measured_one() -> None:
     name = "rtx-pro-6000-llama-3.1-8b"
     none = seconds(name, *decodes(8, 1000))

@@ -117,8 +117,15 @@ class DecodeTable:
         self._contexts = table["context"]
         self._rows = table["us"]
 
-    def us(self, sequences: int, context_tokens: float) -> float:
-        """Time of ``sequences`` decodes over ``context_tokens`` each; linear beyond the table."""
+    def us(self, sequences: float, context_tokens: float) -> float:
+        """Time of ``sequences`` decodes over ``context_tokens`` each.
+
+        Longer contexts than those measured take what more sequences of the longest measured one
+        take, with the same sum of contexts: the last two times of a row are launches and noise.
+        """
+        longest = self._contexts[-1]
+        if context_tokens > longest:
+            return self.us(sequences * context_tokens / longest, longest)
         counts = self._counts
         i = min(max(bisect_right(counts, sequences) - 1, 0), len(counts) - 1)
         low = line(self._contexts, self._rows[i], context_tokens)
