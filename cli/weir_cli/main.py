@@ -16,6 +16,7 @@ from weir_cli.errors import CliError, ExitStatus
 from weir_cli.serve import serve_app
 from weir_cli.sim.command import sim
 from weir_cli.sim.plan import plan
+from weir_cli.sim.profile import profile
 
 app = typer.Typer(
     name="weir",
@@ -31,6 +32,7 @@ app.add_typer(serve_app, name="serve")
 app.command()(demo)
 app.command()(sim)
 app.command()(plan)
+app.command()(profile)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -101,6 +101,11 @@ class AgentSettings(BaseSettings):
         default=None,
         description="File with a saved latency profile that warms the model up; default: none.",
     )
+    step_file: Path | None = Field(
+        default=None,
+        description="File to which the engine's steps are added, sizes and seconds only, up to "
+        "64 MiB, for `weir profile`; default: none.",
+    )
 
     lookahead_lines_per_s: float = Field(
         default=200.0, gt=0, description="Most offline lines a second that enter the engine."

@@ -17,11 +17,12 @@ from weir_cli.sim.inputs import (
     OFFLINE_HELP,
     SLO_HELP,
     TRACE_HELP,
+    EngineLimits,
     Load,
-    Machine,
     Specs,
     make_replica,
     parse_slos,
+    read_machine,
     read_offline,
     read_trace,
 )
@@ -38,7 +39,10 @@ from weir_engine.sim.replica import Replica
 _SLICES = 200
 _DRAIN_S = 60.0  # after the last arrival, so that it can be answered
 
-Profile = Annotated[str, typer.Option(help=f"Hardware: one of {', '.join(PROFILES)}.")]
+Profile = Annotated[
+    str,
+    typer.Option(help=f"Hardware: a file made by `weir profile`, or one of {', '.join(PROFILES)}."),
+]
 Preset = Annotated[str, typer.Option(help=f"Scheduler: one of {', '.join(PRESETS)}.")]
 Trace = Annotated[str | None, typer.Option(help=TRACE_HELP)]
 Offline = Annotated[str, typer.Option(help=OFFLINE_HELP)]
@@ -84,17 +88,16 @@ def sim(  # noqa: PLR0913 - one option each
     """
     check_choice("--preset", preset, PRESETS)
     check_choice("--backend", backend, ("sequential", "overlapped"))
-    load = Load(seconds=seconds, start_s=start, time_scale=time_scale, keep=keep, seed=seed)
-    online = read_trace(trace, load, longest_tokens=max_model_len)
-    batch = read_offline(offline, seed=seed, longest_tokens=max_model_len)
-    machine = Machine(
-        profile=profile,
-        backend=backend,
+    limits = EngineLimits(
         max_batched_tokens=max_batched_tokens,
         max_seqs=max_seqs,
-        longest_tokens=max_model_len,
-        offline_kv=offline_kv,
+        max_model_len_tokens=max_model_len,
     )
+    machine = read_machine(profile, backend, limits, offline_kv=offline_kv)
+    longest = machine.shape.max_model_len_tokens
+    load = Load(seconds=seconds, start_s=start, time_scale=time_scale, keep=keep, seed=seed)
+    online = read_trace(trace, load, longest_tokens=longest)
+    batch = read_offline(offline, seed=seed, longest_tokens=longest)
     slos = parse_slos(slo)
     replica = make_replica(machine, slos, offline=bool(batch), seed=seed)
     budget_s = None if step_budget_ms is None else step_budget_ms / 1e3

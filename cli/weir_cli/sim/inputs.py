@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import gzip
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import resources
 from pathlib import Path
 
 import numpy as np
 
 from weir_cli.errors import CliError, ExitStatus
-from weir_engine.config import Metric, Policy, Slo
+from weir_engine.config import EngineShape, Metric, Policy, Slo
 from weir_engine.errors import ConfigError
+from weir_engine.sim.cost import StepCost
 from weir_engine.sim.offline_sets import (
     document_sizes,
     documents_like,
@@ -21,7 +23,8 @@ from weir_engine.sim.offline_sets import (
     questions_with_header,
 )
 from weir_engine.sim.profile_cost import Backend, ProfileCost
-from weir_engine.sim.profiles import HardwareProfile, load_profile
+from weir_engine.sim.profiles import PROFILES, load_profile
+from weir_engine.sim.recorded import RecordedProfile
 from weir_engine.sim.replica import Replica
 from weir_engine.sim.traces import FORMATS, Cut, as_offline, coding_jsonl
 from weir_engine.sim.workload import (
@@ -224,45 +227,80 @@ def parse_slos(given: list[str]) -> tuple[Slo, ...]:
 class Machine:
     """The replica of the command line."""
 
-    profile: str
-    backend: str
-    max_batched_tokens: int
-    max_seqs: int
-    longest_tokens: int
+    cost: StepCost
+    shape: EngineShape
+    pause_s: float
     offline_kv: float
 
 
-def hardware(name: str) -> HardwareProfile:
-    """A profile by name.
+@dataclass(frozen=True, kw_only=True)
+class EngineLimits:
+    """What the options say that the engine takes at most."""
+
+    max_batched_tokens: int
+    max_seqs: int
+    max_model_len_tokens: int
+
+
+def read_machine(profile: str, backend: str, limits: EngineLimits, *, offline_kv: float) -> Machine:
+    """The machine that ``--profile`` names: a bundled profile, or a file made by `weir profile`.
+
+    A recorded engine takes no more than it took when it was recorded.
 
     Raises:
-        CliError: there is none of that name.
+        CliError: there is no such profile, the model does not fit, or a limit is out of range.
     """
     with _named("--profile"):
-        return load_profile(name)
+        if profile not in PROFILES and Path(profile).exists():
+            return _recorded(Path(profile), backend, limits, offline_kv)
+        found = load_profile(profile)
+        return Machine(
+            cost=ProfileCost(profile=found, backend=Backend(backend)),
+            shape=found.engine_shape(**asdict(limits)),
+            pause_s=0.0,
+            offline_kv=offline_kv,
+        )
+
+
+def _recorded(path: Path, backend: str, limits: EngineLimits, offline_kv: float) -> Machine:
+    """A recorded engine.
+
+    Raises:
+        CliError: its steps cannot be put together from lanes.
+        ConfigError: the file is no such profile.
+    """
+    if backend != Backend.SEQUENTIAL.value:
+        raise CliError(
+            f"--backend {backend}: {path} has whole steps, as its engine ran them",
+            remedy="leave --backend out with a recorded profile",
+            status=ExitStatus.USAGE,
+        )
+    try:
+        plain = json.loads("\n".join(read_lines(path)))
+    except ValueError as error:
+        raise ConfigError(f"{path} is not JSON: {error}") from error
+    found = RecordedProfile.of(plain)
+    least = {name: min(most, getattr(found.shape, name)) for name, most in asdict(limits).items()}
+    return Machine(
+        cost=found.cost,
+        shape=replace(found.shape, **least),
+        pause_s=found.pause_s,
+        offline_kv=offline_kv,
+    )
 
 
 def make_replica(machine: Machine, slos: tuple[Slo, ...], *, offline: bool, seed: int) -> Replica:
-    """The replica to simulate; without offline work no policy lets any in.
-
-    Raises:
-        CliError: the model does not fit, or a limit is out of range.
-    """
-    profile = hardware(machine.profile)
-    with _named("--profile"):
-        shape = profile.engine_shape(
-            max_batched_tokens=machine.max_batched_tokens,
-            max_seqs=machine.max_seqs,
-            max_model_len_tokens=machine.longest_tokens,
-        )
-        policy = Policy(
-            offline_kv_blocks=int(shape.total_blocks * machine.offline_kv) if offline else 0,
-            offline_seq_slots=max(shape.max_seqs // 2, 1) if offline else 0,
-        )
+    """The replica to simulate; without offline work no policy lets any in."""
+    shape = machine.shape
+    policy = Policy(
+        offline_kv_blocks=int(shape.total_blocks * machine.offline_kv) if offline else 0,
+        offline_seq_slots=max(shape.max_seqs // 2, 1) if offline else 0,
+    )
     return Replica(
-        cost=ProfileCost(profile=profile, backend=Backend(machine.backend)),
+        cost=machine.cost,
         shape=shape,
         slos=slos,
         policy=policy,
+        plan_s=machine.pause_s,
         seed=seed,
     )

@@ -30,10 +30,11 @@ from weir_cli.sim.command import (
     simulate,
 )
 from weir_cli.sim.inputs import (
+    EngineLimits,
     Load,
-    Machine,
     make_replica,
     parse_slos,
+    read_machine,
     read_offline,
     read_trace,
 )
@@ -75,16 +76,15 @@ def plan(  # noqa: PLR0913 - one option each
     check_choice("--preset", preset, PRESETS)
     check_choice("--backend", backend, ("sequential", "overlapped"))
     slos = parse_slos(slo)
-    load = Load(seconds=None, time_scale=1 / rate, seed=seed)
-    online = read_trace(trace, load, longest_tokens=max_model_len)
-    machine = Machine(
-        profile=profile,
-        backend=backend,
+    limits = EngineLimits(
         max_batched_tokens=max_batched_tokens,
         max_seqs=max_seqs,
-        longest_tokens=max_model_len,
-        offline_kv=offline_kv,
+        max_model_len_tokens=max_model_len,
     )
+    machine = read_machine(profile, backend, limits, offline_kv=offline_kv)
+    longest = machine.shape.max_model_len_tokens
+    load = Load(seconds=None, time_scale=1 / rate, seed=seed)
+    online = read_trace(trace, load, longest_tokens=longest)
     alone = make_replica(machine, slos, offline=False, seed=seed)
     budget_s = None if step_budget_ms is None else step_budget_ms / 1e3
     busiest = Cut(start_s=peak_start_s(online, window_s=peak), seconds=peak).of(online)
@@ -108,7 +108,7 @@ def plan(  # noqa: PLR0913 - one option each
     seconds = min(sample, max(online[-1].arrival_s, 60.0))
     day = Cut(seconds=seconds).of(online)
     shared = make_replica(machine, slos, offline=True, seed=seed)
-    batch = read_offline(offline, seed=seed, longest_tokens=max_model_len)
+    batch = read_offline(offline, seed=seed, longest_tokens=longest)
     results = simulate(
         shared,
         preset,

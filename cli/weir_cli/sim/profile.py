@@ -1,7 +1,8 @@
-"""`weir profile`: a hardware profile from the recorded steps of a live engine."""
+"""`weir profile`: a profile from the recorded steps of a live engine."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from json import dumps
 from pathlib import Path
 from typing import Annotated
@@ -13,68 +14,65 @@ from weir_cli.errors import CliError, ExitStatus
 from weir_cli.sim.inputs import read_lines
 from weir_cli.sim.outcome import write_text
 from weir_engine.errors import ConfigError
-from weir_engine.sim.recorded import RecordedCost, RecordedStep, recorded_steps
+from weir_engine.sim.recorded import RecordedProfile, Recording
+
+_KEPT_OUT = 5  # one step of so many judges the fit of the others
 
 
 def profile(
-    steps: Annotated[
-        Path, typer.Argument(help="JSONL: prefills as [new, computed], decodes, seconds.")
-    ],
+    steps: Annotated[Path, typer.Argument(help="What an agent wrote to WEIR_STEP_FILE.")],
     output: Annotated[Path, typer.Option(help="File for the profile.")],
     judge: Annotated[
-        Path | None, typer.Option(help="Steps of another trace, to judge the profile on.")
+        Path | None, typer.Option(help="Steps of other traffic, to judge the profile on.")
     ] = None,
-    blocks: Annotated[int, typer.Option(min=1, help="KV blocks of the engine.")] = 1024,
-    block_size: Annotated[int, typer.Option(min=1, help="Tokens of a KV block.")] = 16,
 ) -> None:
     """Make a profile of a live engine from its recorded steps, for `weir sim --profile FILE`.
 
     Without --judge the last fifth of the steps is kept out of the fit and judged.
     """
-    recorded = _read(steps)
+    _make(steps, output, judge)
+
+
+def _make(steps: Path, output: Path, judge: Path | None) -> None:
+    """Fits, judges, writes, prints.
+
+    Raises:
+        CliError: a file cannot be used, or too few steps were recorded.
+    """
+    recording = _read(steps)
     if judge is None:
-        kept = len(recorded) * 4 // 5
-        fitted, judged = recorded[:kept], recorded[kept:]
+        kept = len(recording.steps) - len(recording.steps) // _KEPT_OUT
+        judged = recording.steps[kept:]
+        recording = replace(recording, steps=recording.steps[:kept])
     else:
-        fitted, judged = recorded, _read(judge)
-    cost = _fit(fitted)
+        judged = _read(judge).steps
+    try:
+        found = RecordedProfile.fit(recording)
+    except ConfigError as error:
+        raise CliError(f"{steps}: {error}", status=ExitStatus.USAGE) from error
+    error_share = found.cost.error(judged) if judged else None
     answer = {
-        "format": "weir-recorded-profile-1",
-        "block_size_tokens": block_size,
-        "total_blocks": blocks,
-        "fitted_steps": len(fitted),
+        **found.plain(),
+        "fitted_steps": len(recording.steps),
         "judged_steps": len(judged),
-        "judged_error": cost.error(judged) if judged else None,
-        **cost.plain(),
+        "judged_error": error_share,
     }
     write_text(output, dumps(answer, indent=1) + "\n")
-    if judged:
+    if error_share is not None:
         out.print(
-            f"{len(fitted)} steps fitted; "
-            f"{cost.error(judged):.1%} mean error on {len(judged)} others"
+            f"{len(recording.steps)} steps fitted; "
+            f"{error_share:.1%} mean error on {len(judged)} others"
         )
     out.print(f"wrote {output}")
 
 
-def _read(path: Path) -> tuple[RecordedStep, ...]:
-    """The steps of a file.
+def _read(path: Path) -> Recording:
+    """The recording of a file.
 
     Raises:
         CliError: the file or a row of it cannot be used.
     """
     try:
-        return recorded_steps(read_lines(path))
+        return Recording.read(read_lines(path))
     except ConfigError as error:
         raise CliError(f"{path}: {error}", status=ExitStatus.USAGE) from error
-
-
-def _fit(steps: tuple[RecordedStep, ...]) -> RecordedCost:
-    """The cost of the steps.
-
-    Raises:
-        CliError: there are too few.
-    """
-    try:
-        return RecordedCost.fit(steps)
-    except ConfigError as error:
-        raise CliError(str(error), status=ExitStatus.USAGE) from error

@@ -63,4 +63,5 @@ def _bridge(settings: AgentSettings) -> dict[str, Any]:
         "slos": [slo.model_dump() for slo in settings.slo],
         "strict": settings.strict_plan,
         "profile": profile,
+        "step_file": None if settings.step_file is None else str(settings.step_file),
     }

@@ -28,6 +28,7 @@ from weir_agent.vllm_bridge.parking import Parking
 from weir_agent.vllm_bridge.planner import Planner, PlannerFactory
 from weir_agent.vllm_bridge.pool import eviction_of, shape_of, take_over_pool
 from weir_agent.vllm_bridge.recorder import Recorder
+from weir_agent.vllm_bridge.step_file import StepFile
 from weir_agent.vllm_bridge.steps import StepLog, StepTiming
 from weir_engine.config import ONLINE_ONLY, Policy
 from weir_engine.ids import RequestId
@@ -75,6 +76,9 @@ class StepDriver:
         self.planner: Planner = planner_factory(settings, shape_of(vllm), self.kv, policy)
         self._guard(policy)
         self.recorder = Recorder()
+        self._step_file = (
+            None if settings.step_file is None else StepFile(settings.step_file, shape_of(vllm))
+        )
         self.parking = Parking(clock)
         self._steps = StepLog(asynchronous=asynchronous)
         self.divergences = 0
@@ -133,6 +137,8 @@ class StepDriver:
         if divergence is not None:
             plan, exact = self._diverged(plan, output, divergence), False
         self.ledger.scheduled(output, self.intake.is_online)
+        if self._step_file is not None:
+            self._step_file.sent(plan, self.intake.known)
         if plan is not None:
             self.planner.begin(plan)
             self._count_waiting(plan)
@@ -230,6 +236,8 @@ class StepDriver:
         self.planner.commit(plan, outcome)
         for request_id in outcome.finished:
             self._forget(request_id)
+        if self._step_file is not None:
+            self._step_file.ended(plan, timing, more=bool(self.intake.known))
         self.parking.unpark()
         self._spent_s += time.perf_counter() - entered_s
         self.recorder.bridge(timing.ended_s, self._spent_s)
@@ -324,6 +332,8 @@ class StepDriver:
     def close(self) -> None:
         """The engine stops."""
         self.parking.close()
+        if self._step_file is not None:
+            self._step_file.close()
 
     def _guard(self, policy: Policy) -> None:
         """What offline work may not pin is kept for the prefixes that online used last."""

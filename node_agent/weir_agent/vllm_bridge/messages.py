@@ -4,6 +4,7 @@ Plain dicts outside, checked values inside. No vLLM is imported here, so that th
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -116,7 +117,7 @@ class BridgeSettings(_Message):
     ``strict``: a divergence between plan and engine raises (tests) instead of being counted and
     corrected. ``policy`` holds from the start until another one is set; without it no offline work
     runs. ``profile`` is a saved latency profile that warms the model up. ``static_budget_s`` is the
-    step budget of presets that have one.
+    step budget of presets that have one. ``step_file`` is where steps are recorded (``StepFile``).
 
     ``offline_order`` ranks waiting offline requests: "prefix" tries those that share a prefix one
     after another, except that ``utility_ratio`` (0 to 1) of the places go that way and the rest to
@@ -131,6 +132,7 @@ class BridgeSettings(_Message):
     policy: PolicyMessage | None = None
     profile: dict[str, Any] | None = None
     static_budget_s: Seconds | None = None
+    step_file: Path | None = None
     offline_order: Literal["prefix", "arrival"] = "prefix"
     utility_ratio: Annotated[float, Field(ge=0, le=1)] = 0.9
     stale_s: Seconds = 60.0

@@ -1,33 +1,44 @@
-"""A cost model made from the recorded steps of a live engine: the simulator's truth of that engine.
+"""A profile made from the recorded steps of a live engine: the simulator's truth of that engine.
 
-Rows in, a cost out; who records them, and where files are, is the caller's.
+Rows in, a profile out; who records them, and where files are, is the caller's.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from math import inf
 from typing import Self
 
 import numpy as np
 
+from weir_engine.config import EngineShape
 from weir_engine.errors import ConfigError
 from weir_engine.latency.features import EMPTY_SHAPE, StepShape
 from weir_engine.latency.fit import fit_relative
 from weir_engine.latency.models.attention import AttentionModel
 from weir_engine.sim.cost import Part
-from weir_engine.sim.trace_rows import json_rows
+from weir_engine.sim.trace_rows import Row, json_rows
 
 _FEWEST_STEPS = 30
 _KEPT_RATIOS = 201
 _FEATURES = AttentionModel()
 
 
+_FORMAT = "weir-recorded-profile-1"
+_SHAPE_FIELDS = EngineShape.__slots__
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordedStep:
-    """A live engine's step: (new, computed) tokens of its prefills, contexts of its decodes."""
+    """A live engine's step: (new, computed) tokens of its prefills, contexts of its decodes.
+
+    ``pause_s`` is what lay between the step before and this one; None where the engine had been
+    idle.
+    """
 
     prefills: tuple[tuple[int, int], ...]
     decodes: tuple[int, ...]
     seconds: float
+    pause_s: float | None = None
 
     @property
     def shape(self) -> StepShape:
@@ -40,29 +51,71 @@ class RecordedStep:
         return shape
 
 
-def recorded_steps(lines: Iterable[str]) -> tuple[RecordedStep, ...]:
-    """From JSONL: ``prefills`` as [new, computed], ``decodes`` as contexts, ``seconds``.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recording:
+    """The steps of one engine."""
 
-    Steps without work or without a duration are left out.
+    shape: EngineShape
+    steps: tuple[RecordedStep, ...]
+
+    @classmethod
+    def read(cls, lines: Iterable[str]) -> Self:
+        """From what an agent writes: the engine's shape at each start, then its steps.
+
+        A step has ``prefills`` as [new, computed], ``decodes`` as contexts, ``seconds``, and
+        ``pause_s`` or null. Steps without work or without a duration are left out.
+
+        Raises:
+            ConfigError: a field is missing or of another kind (row and field are named), there is
+                no shape, or it changes on the way.
+        """
+        shape: EngineShape | None = None
+        steps = []
+        for row in json_rows(lines):
+            if "engine" in row:
+                found = _shape(row.value("engine"), f"recording row {row.number}: engine")
+                if shape is not None and found != shape:
+                    raise row.error("engine", "another engine's steps: give a file of one engine")
+                shape = found
+                continue
+            step = _step(row)
+            if step.seconds > 0 and not step.shape.is_empty:
+                steps.append(step)
+        if shape is None:
+            raise ConfigError("recording: no row has the engine's shape: record with an agent")
+        return cls(shape=shape, steps=tuple(steps))
+
+
+def _step(row: Row) -> RecordedStep:
+    """One step of a recording.
 
     Raises:
-        ConfigError: a field is missing or of another kind; row and field are named.
+        ConfigError: a field is missing or of another kind.
     """
-    made = []
-    for row in json_rows(lines):
-        contexts = []
-        for context in row.items("decodes"):
-            if not isinstance(context, int) or context < 1:
-                raise row.error("decodes", "give contexts of 1 token or more")
-            contexts.append(context)
-        step = RecordedStep(
-            prefills=tuple(row.pairs("prefills")),
-            decodes=tuple(contexts),
-            seconds=row.seconds("seconds"),
-        )
-        if step.seconds > 0 and not step.shape.is_empty:
-            made.append(step)
-    return tuple(made)
+    contexts = []
+    for context in row.items("decodes"):
+        if not isinstance(context, int) or context < 1:
+            raise row.error("decodes", "give contexts of 1 token or more")
+        contexts.append(context)
+    idle = "pause_s" not in row or row.value("pause_s") is None
+    return RecordedStep(
+        prefills=tuple(row.pairs("prefills")),
+        decodes=tuple(contexts),
+        seconds=row.seconds("seconds"),
+        pause_s=None if idle else row.seconds("pause_s"),
+    )
+
+
+def _shape(given: object, where: str) -> EngineShape:
+    """An engine's shape out of a file.
+
+    Raises:
+        ConfigError: a field is missing, unknown or no whole number of 1 or more.
+    """
+    fields = given if isinstance(given, Mapping) else {}
+    if set(fields) != set(_SHAPE_FIELDS) or not all(isinstance(n, int) for n in fields.values()):
+        raise ConfigError(f"{where}: give whole numbers for {', '.join(_SHAPE_FIELDS)}")
+    return EngineShape(**fields)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,3 +211,58 @@ class RecordedCost:
             return self.coefficients[0]
         pairs = zip(self.coefficients, _FEATURES.features(shape), strict=True)
         return sum(coefficient * feature for coefficient, feature in pairs)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecordedProfile:
+    """What the simulator needs of a recorded engine.
+
+    ``pause_s``: mean time between two steps that follow each other.
+    """
+
+    shape: EngineShape
+    cost: RecordedCost
+    pause_s: float
+
+    @classmethod
+    def fit(cls, recording: Recording) -> Self:
+        """Fitted to a recording.
+
+        Raises:
+            ConfigError: too few steps to fit.
+        """
+        pauses = [step.pause_s for step in recording.steps if step.pause_s is not None]
+        return cls(
+            shape=recording.shape,
+            cost=RecordedCost.fit(recording.steps),
+            pause_s=float(np.mean(pauses)) if pauses else 0.0,
+        )
+
+    def plain(self) -> dict[str, object]:
+        """As JSON has it."""
+        return {
+            "format": _FORMAT,
+            "engine": asdict(self.shape),
+            "pause_s": self.pause_s,
+            **self.cost.plain(),
+        }
+
+    @classmethod
+    def of(cls, plain: object) -> Self:
+        """What ``plain`` gave.
+
+        Raises:
+            ConfigError: it is no such profile, or a field of it is wrong.
+        """
+        if not isinstance(plain, Mapping) or plain.get("format") != _FORMAT:
+            raise ConfigError(f"recorded profile: format is not {_FORMAT}: make it again")
+        pause_s = plain.get("pause_s")
+        if not isinstance(pause_s, int | float) or not 0 <= pause_s < inf:
+            raise ConfigError(
+                f"recorded profile: pause_s is {pause_s!r}: give seconds of 0 or more"
+            )
+        return cls(
+            shape=_shape(plain.get("engine"), "recorded profile: engine"),
+            cost=RecordedCost.of(plain),
+            pause_s=float(pause_s),
+        )

@@ -66,6 +66,10 @@ class Row:
             f"trace row {self.number}: {name} is {self._fields.get(name)!r}: {remedy}"
         )
 
+    def value(self, name: str) -> object:
+        """A field as it stands; None where it is missing."""
+        return self._fields.get(name)
+
     def seconds(self, name: str) -> float:
         """A time, 0 or more.
 

@@ -1,13 +1,27 @@
 """A live engine's recorded steps become the simulator's cost of that engine, noise included."""
 
 import json
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
 
 from weir_engine.errors import ConfigError
 from weir_engine.sim.cost import CPU_2_CORES, Part
-from weir_engine.sim.recorded import RecordedCost, RecordedStep, recorded_steps
+from weir_engine.sim.recorded import RecordedCost, RecordedProfile, RecordedStep, Recording
+
+ENGINE = {
+    "block_size_tokens": 32,
+    "total_blocks": 750,
+    "max_batched_tokens": 2048,
+    "max_seqs": 64,
+    "max_model_len_tokens": 4096,
+}
+HEADER = json.dumps({"engine": ENGINE})
+
+
+def recorded_steps(rows: Iterable[str]) -> tuple[RecordedStep, ...]:
+    return Recording.read([HEADER, *rows]).steps
 
 
 def parts_of(rng: np.random.Generator) -> list[Part]:
@@ -77,9 +91,12 @@ def test_steps_without_work_or_time_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ('{"prefills": [[1]], "decodes": [], "seconds": 1}', "row 1: prefills"),
-        ('{"prefills": [], "decodes": ["x"], "seconds": 1}', "row 1: decodes"),
-        ('{"prefills": [], "decodes": [3]}', "row 1: seconds is None"),
+        ('{"prefills": [[1]], "decodes": [], "seconds": 1}', "row 2: prefills"),
+        ('{"prefills": [], "decodes": ["x"], "seconds": 1}', "row 2: decodes"),
+        ('{"prefills": [], "decodes": [3], "seconds": 1, "pause_s": -1}', "row 2: pause_s is -1"),
+        ('{"engine": {}}', "row 2: engine: give whole numbers for block_size_tokens"),
+        (HEADER.replace("750", "751"), "another engine's steps"),
+        ('{"prefills": [], "decodes": [3]}', "row 2: seconds is None"),
     ],
 )
 def test_a_bad_row_is_named(row: str, message: str) -> None:
@@ -90,6 +107,36 @@ def test_a_bad_row_is_named(row: str, message: str) -> None:
 def test_too_few_steps_are_refused() -> None:
     with pytest.raises(ConfigError, match="record 30 or more"):
         RecordedCost.fit(recorded_steps(lines(5, seed=1)))
+
+
+def test_a_recording_without_the_engines_shape_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no row has the engine's shape"):
+        Recording.read(lines(5, seed=1))
+
+
+def test_a_profile_has_the_engines_shape_and_the_mean_pause_of_a_busy_engine() -> None:
+    rows = [json.loads(line) for line in lines(90, seed=1)]
+    pauses = [None, 0.002, 0.004]
+    rows = [{**row, "pause_s": pauses[i % 3]} for i, row in enumerate(rows)]
+    again = [HEADER, *map(json.dumps, rows[:40]), HEADER, *map(json.dumps, rows[40:])]
+    profile = RecordedProfile.fit(Recording.read(again))
+    assert profile.pause_s == pytest.approx(0.003)
+    assert profile.shape.total_blocks == 750
+    assert RecordedProfile.of(json.loads(json.dumps(profile.plain()))) == profile
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("format", "other", "format is not weir-recorded-profile-1"),
+        ("pause_s", None, "pause_s is None"),
+        ("engine", {"max_seqs": 1}, "recorded profile: engine: give whole numbers"),
+    ],
+)
+def test_a_broken_profile_is_refused(field: str, value: object, message: str) -> None:
+    plain = RecordedProfile.fit(Recording.read([HEADER, *lines(40, seed=1)])).plain()
+    with pytest.raises(ConfigError, match=message):
+        RecordedProfile.of({**plain, field: value})
 
 
 def test_a_broken_file_is_refused() -> None:
