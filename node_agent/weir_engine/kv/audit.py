@@ -19,10 +19,12 @@ def audit(
     free: ClassedFreeList,
     index: PrefixIndex,
     holdings: Mapping[RequestId, tuple[Sequence[int], bool]],
+    both_ends: frozenset[int] = frozenset(),
 ) -> None:
     """Compare counts, free list and index with what the requests hold.
 
-    ``holdings`` maps a request to its blocks and whether it is online. O(blocks).
+    ``holdings`` maps a request to its blocks and whether it is online; ``both_ends`` are the blocks
+    that one online and one offline request fill together. O(blocks).
 
     Raises:
         InvariantError: with the block and the numbers that disagree.
@@ -41,7 +43,14 @@ def audit(
             f"rule 2: {held} held + {len(listed)} free (counted {free.num_free}) is not {total}"
         )
     for block in range(total):
-        _audit_block(block, (online[block], offline[block]), table, free)
+        expected = (online[block], offline[block])
+        _audit_block(block, expected, table, free)
+        private = table.hashes[block] is None
+        if private and sum(expected) > 1 and not (block in both_ends and expected == (1, 1)):
+            raise InvariantError(
+                f"rule 1: block {block} has {sum(expected)} holders and no hash: neither a shared "
+                "prefix nor filled from both ends"
+            )
     _audit_index(table, free, index)
     offline_only = sum(1 for block in offline if not table.adopted(block))
     if offline_only != table.offline_only:
@@ -65,10 +74,6 @@ def _audit_block(
     if (block in free) == (sum(expected) > 0):
         raise InvariantError(
             f"rule 2: block {block} has {sum(expected)} holders, free: {block in free}"
-        )
-    if sum(expected) > 1 and table.hashes[block] is None:
-        raise InvariantError(
-            f"rule 1: block {block} has {sum(expected)} holders and no hash: not a shared prefix"
         )
 
 

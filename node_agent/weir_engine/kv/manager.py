@@ -45,7 +45,7 @@ class KvManager:
     Each block counts its online and its offline references; it is free when it has none, and then
     keeps its hash until it is evicted. A block that online adopts counts as online's until it is
     free, and is evicted as online's until its hash is reset. A call that raises has changed
-    nothing. ``guard_blocks``: see ``set_guard``.
+    nothing. ``guard_blocks``: see ``set_guard``; without ``prefix_cache`` no block gets a hash.
 
     Raises:
         ConfigError: no blocks, or a block of no tokens.
@@ -58,6 +58,7 @@ class KvManager:
         block_size_tokens: int,
         eviction: EvictionPolicy | None = None,
         guard_blocks: int = 0,
+        prefix_cache: bool = True,
     ) -> None:
         if total_blocks < 1 or block_size_tokens < 1:
             raise ConfigError(
@@ -66,6 +67,7 @@ class KvManager:
             )
         self._total = total_blocks
         self._block_size = block_size_tokens
+        self._prefix_cache = prefix_cache
         self._table = BlockTable(total_blocks)
         self._free = ClassedFreeList(total_blocks, policy=eviction, guard_blocks=guard_blocks)
         self._index = PrefixIndex()
@@ -207,7 +209,7 @@ class KvManager:
         lacking = max(0, needed - len(holding.blocks))
         if lacking:
             self._check_room(request, lacking)
-            holding.blocks += self._take_fresh(lacking, online=holding.online)
+            holding.blocks += self._take_fresh(request, lacking, at=len(holding.blocks))
         return lacking
 
     def commit(self, request: Request) -> None:
@@ -227,7 +229,7 @@ class KvManager:
                 f"request {request.id} computed {request.computed_tokens} tokens in "
                 f"{len(holding.blocks)} blocks of {self._block_size}"
             )
-        upto = min(full, len(request.block_hashes))
+        upto = min(full, len(request.block_hashes)) if self._prefix_cache else 0
         if upto <= holding.hashed:
             return
         for at in range(holding.hashed, upto):
@@ -266,6 +268,14 @@ class KvManager:
         self.expect(request)
         return released
 
+    def settle(self) -> int:
+        """Copy out the slots that the last step overwrote; how many. Paged blocks have none."""
+        return 0
+
+    def restore(self, request: Request) -> int:  # noqa: ARG002
+        """Bring a running request's copied slots back; how many. Paged blocks have none."""
+        return 0
+
     def check(self) -> None:
         """Verify that every sum adds up. O(blocks): for tests and debugging.
 
@@ -280,9 +290,14 @@ class KvManager:
                 request_id: (holding.blocks, holding.online)
                 for request_id, holding in self._holdings.items()
             },
+            both_ends=self._both_ends(),
         )
 
     # -- parts ------------------------------------------------------------------------------
+
+    def _both_ends(self) -> frozenset[int]:
+        """Blocks that an online and an offline request fill together; none where paged."""
+        return frozenset()
 
     def _holding(self, request_id: RequestId) -> Holding:
         holding = self._holdings.get(request_id)
@@ -317,7 +332,7 @@ class KvManager:
             if online:
                 self._free.mark_online(block)
         self._waiting.remove(request.id)
-        taken = self._take_fresh(fresh, online=online)
+        taken = self._take_fresh(request, fresh, at=expected)
         self._holdings[request.id] = Holding(online=online, blocks=found + taken, hashed=expected)
         counts = self._hit_counts[request.klass]
         if request.preemptions:
@@ -335,7 +350,8 @@ class KvManager:
                 f"{self._total} are free; preempt first"
             )
 
-    def _take_fresh(self, count: int, *, online: bool) -> list[int]:
+    def _take_fresh(self, request: Request, count: int, *, at: int) -> list[int]:  # noqa: ARG002
+        """Blocks for a request, from its ``at``-th on: a layout may find them elsewhere."""
         blocks = self._free.popleft_n(count)
         hashes = self._table.hashes
         for block in blocks:
@@ -344,7 +360,7 @@ class KvManager:
                 self._index.drop(block_hash, block)
                 hashes[block] = None
                 self._evicted_cached += 1
-            self._table.take(block, online=online)
+            self._table.take(block, online=request.is_online)
         self._changed()
         return blocks
 

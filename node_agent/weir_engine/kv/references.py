@@ -41,6 +41,10 @@ class ReferenceCounter:
         """Requests whose prompt holds that hash."""
         return self._counts.get(block_hash, 0)
 
+    def among(self, block_hashes: Iterable[BlockHash]) -> int:
+        """How many of these hashes some request's prompt holds."""
+        return sum(map(self._counts.__contains__, block_hashes))
+
     def add(self, request_id: RequestId, block_hashes: Sequence[BlockHash]) -> None:
         """Count a request's prompt hashes.
 

@@ -5,7 +5,7 @@ vLLM's own block pool. Reading only: nothing here changes a block.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from weir_engine.ids import BlockHash, RequestId
 from weir_engine.request import Request
@@ -21,6 +21,19 @@ class PrefixHit:
 
     tokens: int
     free_blocks: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Missing:
+    """What an offline request lacks to be in a step, where blocks are filled from both ends.
+
+    ``slots`` in ``blocks`` blocks were overwritten, or would be by the step; ``fresh_blocks`` of
+    them must move to free blocks, since their fronts are still in use.
+    """
+
+    blocks: int = 0
+    slots: int = 0
+    fresh_blocks: int = 0
 
 
 class KvView(Protocol):
@@ -58,4 +71,20 @@ class KvView(Protocol):
 
     def next_evicted(self, blocks: int) -> frozenset[BlockHash]:
         """Hashes that would leave the cache if ``blocks`` blocks were allocated now."""
+        ...
+
+
+@runtime_checkable
+class BothEndsView(KvView, Protocol):
+    """A KV state whose private blocks can be filled from both ends (BROS §5)."""
+
+    def claims(self, blocks: int) -> frozenset[RequestId] | None:
+        """Whose blocks online would fill if it took ``blocks`` more than are free; None: too many.
+
+        Those requests cannot be in the same step.
+        """
+        ...
+
+    def missing(self, request: Request) -> Missing:
+        """What an offline request lacks before it can be in a step."""
         ...
