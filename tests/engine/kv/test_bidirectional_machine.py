@@ -92,7 +92,7 @@ class BothEndsMachine(RuleBasedStateMachine):
         if not self.room(request, blocks):
             return
         lacking = max(0, blocks - self.manager.free_blocks)
-        backs = self.manager.claims(lacking)
+        backs = set(self.manager.claims(lacking) or ())
         before = {block for r in self.running for block in self.manager.blocks(r.id)}
         assert self.manager.allocate(request, new_tokens=prompt) == blocks
         shared = set(self.manager.blocks(request.id)) & before

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from weir_engine.errors import ConfigError
 from weir_engine.latency.models.attention import AttentionModel
 from weir_engine.latency.models.base import LatencyModel
+from weir_engine.latency.models.bros import BrosModel
 from weir_engine.latency.models.echo import EchoModel
 from weir_engine.latency.models.fitted import FittedModel
 from weir_engine.latency.models.hygen import HygenModel
@@ -17,6 +18,7 @@ from weir_engine.latency.models.modulewise import ModulewiseModel
 __all__ = [
     "MODEL_NAMES",
     "AttentionModel",
+    "BrosModel",
     "EchoModel",
     "FittedModel",
     "HygenModel",
@@ -28,6 +30,7 @@ __all__ = [
 
 _BY_NAME: dict[str, type[FittedModel]] = {
     AttentionModel.name: AttentionModel,
+    BrosModel.name: BrosModel,
     EchoModel.name: EchoModel,
     HygenModel.name: HygenModel,
     ModulewiseModel.name: ModulewiseModel,
