@@ -163,7 +163,12 @@ def weir_server(
 ) -> ServerSpec:
     """`weir serve agent`, with the cell's SLO."""
     slos: Sequence[dict[str, object]] = [
-        {"metric": slo.metric, "statistic": slo.statistic, "threshold_s": slo.threshold_s}
+        {
+            "metric": slo.metric,
+            "statistic": slo.statistic,
+            "threshold_s": slo.threshold_s,
+            "reference_s": slo.reference_s,
+        }
         for slo in setup.slos
     ]
     return ServerSpec(

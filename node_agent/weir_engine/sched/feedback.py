@@ -35,18 +35,16 @@ class MeanFeedback:
     not close the account.
     """
 
-    def __init__(self, *, threshold_s: float, tolerance_s: float, samples: int) -> None:
+    def __init__(self, *, threshold_s: float, samples: int) -> None:
         self._threshold_s = threshold_s
-        self._half_s = max(tolerance_s / 2, 1e-9)
         self._samples = samples
         self._seen = 0
         self._mean_s = 0.0
 
-    @property
-    def factor(self) -> float:
+    def factor(self, tolerance_s: float) -> float:
         """What may be spent, 0 to 1."""
         over_s = self._mean_s - self._threshold_s
-        return min(1.0, max(0.0, 1 - over_s / self._half_s))
+        return min(1.0, max(0.0, 1 - over_s / max(tolerance_s / 2, 1e-9)))
 
     def observe(self, seconds: float, *, beside_offline: bool) -> None:
         """Account for one sample."""

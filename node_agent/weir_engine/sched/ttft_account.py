@@ -21,6 +21,12 @@ _TOLERANCE_SHARE = 0.55
 _SHORTEST_STEPS = 2.0
 _TAIL_WINDOW = 400
 _SHARE_OF_TAIL = 0.5
+# The mean account looks back over about this many requests.
+_SAMPLES = 200
+# Before anything was measured, online traffic alone is taken to leave this share of the threshold,
+# with the weight of this many requests.
+_FIRST_TOLERANCE = 0.1
+_FIRST_REQUESTS = 8
 
 
 class MeanTtftAccount(QuietAccount):
@@ -28,11 +34,12 @@ class MeanTtftAccount(QuietAccount):
 
     An arrival at a random moment waits for the rest of the step in flight, so a step of S seconds
     in which the online part alone would have taken S0 costs (S^2 - S0^2) / 2. The affordable mean
-    wait w comes from the bank (sum of threshold - TTFT) spread over the coming requests. The best
-    length at that price is 2w; below twice the fixed cost c0 it is 2 c0, taken only when enough
-    has accrued. With an online prefill present, offline work waits. Where the latency of online
-    traffic alone is known, the bank counts the delay that offline work caused against the
-    tolerance, so that a burst of online requests neither earns nor costs.
+    wait w is a share of the tolerance, plus what the bank (sum of that share - delay caused by
+    offline work) spreads over the coming requests. The best length at that price is 2w; below twice
+    the fixed cost c0 it is 2 c0, taken only when enough has accrued. With an online prefill
+    present, offline work waits. The tolerance is what the SLO leaves over the latency of online
+    traffic alone: over its reference, else over the measured mean less the delay that offline work
+    caused. So neither a cold start nor a burst of online requests earns or costs anything.
 
     Source: design, "TTFT SLO: a virtual online request is always present"; the length follows from
     maximising (1 - c0/S) at mean residual S/2 (Poisson arrivals see time averages).
@@ -40,26 +47,32 @@ class MeanTtftAccount(QuietAccount):
 
     def __init__(self, slo: Slo) -> None:
         self._threshold_s = slo.threshold_s
-        self._tolerance_s = slo.tolerance_s
-        self._feedback = MeanFeedback(
-            threshold_s=slo.threshold_s, tolerance_s=slo.tolerance_s or 0.0, samples=200
-        )
+        self._known_tolerance_s = slo.tolerance_s
+        self._feedback = MeanFeedback(threshold_s=slo.threshold_s, samples=_SAMPLES)
         self._delay_s = 0.0
         self._bank_s = 0.0
         self._seen = 0
+        self._alone_s = (1 - _FIRST_TOLERANCE) * slo.threshold_s
         self._accrued_s2 = 0.0
         self._last_s: float | None = None
+
+    @property
+    def tolerance_s(self) -> float:
+        """Mean latency that offline work may add; 0 where online traffic alone is too slow."""
+        if self._known_tolerance_s is not None:
+            return self._known_tolerance_s
+        return max(0.0, self._threshold_s - self._delay_s - self._alone_s)
+
+    @property
+    def _share_s(self) -> float:
+        tolerance_s = self.tolerance_s
+        return _TOLERANCE_SHARE * tolerance_s * self._feedback.factor(tolerance_s)
 
     @property
     def wait_s(self) -> float:
         """Mean wait behind offline steps that a coming request can afford."""
         horizon = max(_HORIZON_REQUESTS, _HORIZON_SHARE * self._seen)
-        if self._tolerance_s is not None:
-            share = _TOLERANCE_SHARE * self._feedback.factor
-            wait_s = share * self._tolerance_s + self._bank_s / horizon
-            return min(_MOST_SHARE * self._threshold_s, max(0.0, wait_s))
-        first_s = _FIRST_SHARE * self._threshold_s * max(0.0, 1 - self._seen / _HORIZON_REQUESTS)
-        wait_s = first_s + self._bank_s / horizon
+        wait_s = self._share_s + self._bank_s / horizon
         return min(_MOST_SHARE * self._threshold_s, max(0.0, wait_s))
 
     def step_limit(self, load: OnlineLoad) -> StepLimit:
@@ -87,16 +100,16 @@ class MeanTtftAccount(QuietAccount):
         self._accrued_s2 = min(self._accrued_s2, wait_s * max(wait_s, 0.02))
 
     def on_first_token(self, ttft_s: float, offline_delay_s: float) -> None:
-        """Banks the difference to the threshold, or to the tolerance where that is known."""
-        cap_s = 100 * self._threshold_s
-        gain_s = self._threshold_s - self._delay_s - ttft_s
-        if self._tolerance_s is not None:
-            self._feedback.observe(ttft_s + self._delay_s, beside_offline=offline_delay_s > 0)
-            share = _TOLERANCE_SHARE * self._feedback.factor
-            gain_s = share * self._tolerance_s - offline_delay_s
-        bank_s = self._bank_s + gain_s
-        self._bank_s = min(cap_s, max(-cap_s, bank_s))
+        """Banks the difference of the delay to the share of the tolerance."""
+        # One outlier must not hide what the others leave: it counts for twice the threshold.
+        alone_s = min(max(ttft_s - offline_delay_s, 0.0), 2 * self._threshold_s)
         self._seen += 1
+        weight = 1 / min(self._seen + _FIRST_REQUESTS, _SAMPLES)
+        self._alone_s += (alone_s - self._alone_s) * weight
+        self._feedback.observe(ttft_s + self._delay_s, beside_offline=offline_delay_s > 0)
+        cap_s = 100 * self._threshold_s
+        bank_s = self._bank_s + self._share_s - offline_delay_s
+        self._bank_s = min(cap_s, max(-cap_s, bank_s))
 
     def set_client_delay(self, delay_s: float) -> None:
         """Lowers the threshold, to no less than half."""

@@ -140,13 +140,26 @@ class TestMeanTtft:
         account.on_step(StepTimes(ended_s=1.0, duration_s=0.02, base_s=0.0, offline=True))
         assert account.step_limit(load(now_s=1.0)).seconds == 0.0
 
-    def test_without_a_reference_the_bank_decides(self) -> None:
-        rich, poor = (MeanTtftAccount(slo(Metric.TTFT, "mean", 0.2)) for _ in range(2))
-        for _ in range(30):
-            rich.on_first_token(0.1, offline_delay_s=0.0)
-            poor.on_first_token(0.3, offline_delay_s=0.0)
-        assert rich.wait_s > 0.05
-        assert poor.wait_s == 0.0
+    def test_without_a_reference_the_measured_mean_without_offline_delay_takes_its_place(
+        self,
+    ) -> None:
+        fast, slow = (MeanTtftAccount(slo(Metric.TTFT, "mean", 0.2)) for _ in range(2))
+        for _ in range(400):
+            fast.on_first_token(0.11, offline_delay_s=0.01)
+            slow.on_first_token(0.3, offline_delay_s=0.0)
+        assert fast.tolerance_s == pytest.approx(0.1, rel=0.05)
+        assert fast.wait_s > 0.05
+        assert slow.tolerance_s == 0.0
+        assert slow.wait_s < 0.001
+
+    def test_a_cold_start_is_forgotten(self) -> None:
+        account = MeanTtftAccount(slo(Metric.TTFT, "mean", 0.2))
+        for _ in range(10):
+            account.on_first_token(5.0, offline_delay_s=0.0)
+        assert account.wait_s == 0.0
+        for _ in range(60):
+            account.on_first_token(0.1, offline_delay_s=0.0)
+        assert account.wait_s > 0.02
 
 
 class TestTailTtft:
