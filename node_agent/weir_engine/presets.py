@@ -15,14 +15,17 @@ from weir_engine.latency.models import LatencyModel, create
 from weir_engine.pool.dual_scan import DualScanOrder, hint_by_lengths
 from weir_engine.pool.offline_pool import OfflinePool
 from weir_engine.pool.simple_orders import FcfsOrder
+from weir_engine.sched.admission import Admission, TtftAdmission
 from weir_engine.sched.benefit import BenefitSelection
 from weir_engine.sched.budget import SloBudget, StaticBudget, StepBudget
+from weir_engine.sched.cpu_lane import CpuLaneView
 from weir_engine.sched.cumulative_budget import CumulativeBudget
 from weir_engine.sched.listener import StepListener
 from weir_engine.sched.order import Fcfs, OnlineOrder
 from weir_engine.sched.profiled_budget import ProfiledBudget
 from weir_engine.sched.scheduler import Scheduler, Seats
 from weir_engine.sched.selection import OfflineOrder
+from weir_engine.sched.tpot_budget import TpotBudget
 
 _CLASSED = ClassedEviction()
 
@@ -52,6 +55,9 @@ class Preset:
     model: str = "attention"
     order: Callable[[], OnlineOrder] = Fcfs
     eviction: EvictionPolicy = _CLASSED
+    admission: Callable[[Parts], Admission] | None = None
+    prefill_first: bool = False
+    stagger_prompts: bool = True
 
 
 def _slo_budget(parts: Parts) -> StepBudget:
@@ -70,6 +76,15 @@ def _no_budget(parts: Parts) -> StepBudget:  # noqa: ARG001 - bounded by the eng
 
 def _cumulative_budget(parts: Parts) -> StepBudget:
     return CumulativeBudget(parts.slos)
+
+
+def _tpot_budget(parts: Parts) -> StepBudget:
+    return TpotBudget(parts.slos, parts.model)
+
+
+def _ttft_admission(parts: Parts) -> Admission:
+    most = parts.shape.max_batched_tokens
+    return TtftAdmission(parts.slos, parts.model, max_batched_tokens=most)
 
 
 def _by_prefix(parts: Parts) -> OfflineOrder:  # noqa: ARG001
@@ -134,6 +149,23 @@ SEATS: dict[str, Preset] = {
         pool=_by_arrival,
         eviction=LruEviction(),
     ),
+    "omniserve": Preset(
+        source="OmniServe §3",
+        model="modulewise",
+        budget=_tpot_budget,
+        pool=_by_arrival,
+        admission=_ttft_admission,
+        prefill_first=True,
+        stagger_prompts=False,
+    ),
+    "sarathi-serve": Preset(
+        source="OmniServe §5.1.3, baseline C: online first, chunked prefill, no budget",
+        model="hygen",
+        budget=_no_budget,
+        pool=_by_arrival,
+        eviction=LruEviction(),
+        stagger_prompts=False,
+    ),
     "blendserve": Preset(
         source="BlendServe §3, batch work alone",
         model="hygen",
@@ -158,11 +190,15 @@ def build_scheduler(  # noqa: PLR0913 - the composition root
     order: OnlineOrder | None = None,
     policy: Policy = ONLINE_ONLY,
     static_budget_s: float | None = None,
+    lane: CpuLaneView | None = None,
+    may_refuse: bool = False,
 ) -> Scheduler:
     """A scheduler with the preset's collaborators.
 
     ``model``, ``pool`` and ``order`` (of online requests) replace the preset's own;
-    ``static_budget_s`` is the step budget of ``hygen``, found by profiling.
+    ``static_budget_s`` is the step budget of ``hygen``, found by profiling. ``lane`` is attention
+    on host CPUs where the engine has it. ``may_refuse``: the engine can turn online requests away;
+    without it no preset's admission is used.
 
     Raises:
         ConfigError: an unknown preset, or one that lacks what it needs.
@@ -179,6 +215,9 @@ def build_scheduler(  # noqa: PLR0913 - the composition root
     )
     pool = pool if pool is not None else seats.pool(parts)
     order = order if order is not None else seats.order()
+    refuses = seats.admission if may_refuse else None
+    admission = None if refuses is None else refuses(parts)
+    filled: tuple[object, ...] = (order, pool, admission)
     return Scheduler(
         shape=shape,
         slos=slos,
@@ -188,7 +227,11 @@ def build_scheduler(  # noqa: PLR0913 - the composition root
             budget=seats.budget(parts),
             order=order,
             pool=pool,
-            listeners=tuple(seat for seat in (order, pool) if isinstance(seat, StepListener)),
+            listeners=tuple(seat for seat in filled if isinstance(seat, StepListener)),
+            admission=admission,
+            lane=lane,
+            prefill_first=seats.prefill_first,
+            stagger_prompts=seats.stagger_prompts,
         ),
         policy=policy,
     )

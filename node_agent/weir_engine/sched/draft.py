@@ -37,7 +37,10 @@ class StepDraft:
         "prefill_history",
         "prefill_requests",
         "prefill_tokens",
+        "recall",
+        "refused",
         "released",
+        "restore",
         "seqs_left",
         "tokens_left",
         "work",
@@ -59,6 +62,9 @@ class StepDraft:
         self.preempted: set[RequestId] = set()
         self.released: set[BlockHash] = set()
         self.computing: set[BlockHash] = set()
+        self.refused: frozenset[RequestId] = frozenset()
+        self.recall: list[RequestId] = []
+        self.restore: list[RequestId] = []
         self.prefill_tokens = 0
         self.prefill_history = 0.0
         self.prefill_requests = 0
@@ -142,10 +148,12 @@ class StepDraft:
         self.tokens_left -= tokens
         self.work.append(work)
 
-    def drop(self, request: Request, releasable_blocks: int, *, reason: str) -> None:
+    def drop(
+        self, request: Request, releasable_blocks: int, *, reason: str, to_cpu: bool = False
+    ) -> None:
         """Preempt a running request before the step."""
         freed_blocks = self.freed_by(releasable_blocks)
-        self.preempt.append(Preemption(request_id=request.id, reason=reason))
+        self.preempt.append(Preemption(request_id=request.id, reason=reason, to_cpu=to_cpu))
         self.preempted.add(request.id)
         self.released.update(request.block_hashes)
         self.blocks_left += freed_blocks

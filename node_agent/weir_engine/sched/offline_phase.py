@@ -26,9 +26,13 @@ _LEAST_CHUNK_TOKENS = 8
 class OfflinePhase:
     """Puts the offline work of one step into a draft that has the online work."""
 
-    def __init__(self, state: SchedulerState, *, model: LatencyModel) -> None:
+    def __init__(
+        self, state: SchedulerState, *, model: LatencyModel, prefill_first: bool = False
+    ) -> None:
+        """``prefill_first``: prompts go before decodes (OmniServe §3.3.2)."""
         self._state = state
         self._model = model
+        self._prefill_first = prefill_first
 
     def fill(self, draft: StepDraft, policy: Policy, load: OnlineLoad, limit_s: float) -> None:
         """Add offline work as long as the predicted step stays within ``limit_s``."""
@@ -40,22 +44,35 @@ class OfflinePhase:
         if limit_s <= load.base_s:
             return
         must_move = load.base_s == 0.0  # a step that may run always does something
-        decoding: list[Request] = []
-        prefilling: list[Request] = []
-        for request in running:
-            if request.output_tokens >= request.max_output_tokens:
-                continue  # its last token is in flight
-            (decoding if request.is_decoding else prefilling).append(request)
+        decoding, prefilling = self._by_phase(running)
         online_decodes = draft.decode_requests
-        blocked = self._decodes(draft, policy, decoding, limit_s, must_move=must_move)
+        blocked = False
+        if not self._prefill_first:
+            blocked = self._decodes(draft, policy, decoding, limit_s, must_move=must_move)
         blocked |= self._prefills(draft, policy, prefilling, limit_s, must_move=must_move)
+        if self._prefill_first:
+            if not blocked:
+                self._admissions(draft, policy, running, load.now_s, limit_s, must_move=must_move)
+            blocked |= self._decodes(draft, policy, decoding, limit_s, must_move=must_move)
         if blocked:
             if not any(work.reason.startswith("offline") for work in draft.work):
                 self._give_way(draft, running)
             return
         added = draft.decode_requests - online_decodes
-        if added == len(decoding):  # those that are held back already are company enough
+        if (
+            added == len(decoding) and not self._prefill_first
+        ):  # those that are held back already are company enough
             self._admissions(draft, policy, running, load.now_s, limit_s, must_move=must_move)
+
+    def _by_phase(self, running: list[Request]) -> tuple[list[Request], list[Request]]:
+        decoding: list[Request] = []
+        prefilling: list[Request] = []
+        landing = self._state.lane.landing if self._state.lane else ()
+        for request in running:
+            if request.output_tokens >= request.max_output_tokens or request.id in landing:
+                continue  # its last token is in flight, or its KV
+            (decoding if request.is_decoding else prefilling).append(request)
+        return decoding, prefilling
 
     def _decodes(
         self,
@@ -166,7 +183,7 @@ class OfflinePhase:
             if not self._may_lead(draft, request):
                 continue
             hit = self._state.kv.hit(request)
-            if self._waits_for_leader(draft, request, hit.tokens):
+            if waits_for_leader(self._state, draft, request, hit.tokens):
                 continue
             if draft.sure_hit(self._state.kv, request, hit) is not hit:
                 continue  # this step would evict what it counts on
@@ -225,15 +242,6 @@ class OfflinePhase:
         known = request.known_tokens
         return draft.blocks_for(known, _end_tokens(request) - known)
 
-    def _waits_for_leader(self, draft: StepDraft, request: Request, hit_tokens: int) -> bool:
-        index = hit_tokens // draft.block_size_tokens
-        # The last block of a prompt is always computed again, so it is no reason to wait.
-        last = (request.known_tokens - 1) // draft.block_size_tokens
-        if index >= min(last, len(request.block_hashes)):
-            return False
-        missing = request.block_hashes[index]
-        return missing in draft.computing or missing in self._state.inflight
-
     def _chunk(
         self,
         draft: StepDraft,
@@ -261,6 +269,19 @@ class OfflinePhase:
             return
         last = max(running, key=lambda request: (request.arrival_s, request.id))
         draft.drop(last, self._state.kv.releasable_blocks(last.id), reason="offline-needs-room")
+
+
+def waits_for_leader(
+    state: SchedulerState, draft: StepDraft, request: Request, hit_tokens: int
+) -> bool:
+    """True when another request computes the first block that it does not find (rule 6)."""
+    index = hit_tokens // draft.block_size_tokens
+    # The last block of a prompt is always computed again, so it is no reason to wait.
+    last = (request.known_tokens - 1) // draft.block_size_tokens
+    if index >= min(last, len(request.block_hashes)):
+        return False
+    missing = request.block_hashes[index]
+    return missing in draft.computing or missing in state.inflight
 
 
 def _end_tokens(request: Request) -> int:

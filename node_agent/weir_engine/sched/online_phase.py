@@ -70,7 +70,7 @@ class OnlinePhase:
         cumulative_s = None
         if self._tpot_s is not None and decoding:
             cumulative_s = min(r.arrival_s + r.output_tokens * self._tpot_s for r in decoding)
-        waiting = self._state.waiting_online.values()
+        waiting = self._waiting(draft)
         first = [r.arrival_s for r in chain(prefilling, waiting) if r.output_tokens == 0]
         resuming = sum(r.output_tokens > 0 for r in waiting)
         shape = draft.shape
@@ -84,6 +84,12 @@ class OnlinePhase:
             base_s=0.0 if shape.is_empty else self._model.predict(shape),
             idle_step_s=self._model.fixed_s,
         )
+
+    def _waiting(self, draft: StepDraft) -> list[Request]:
+        waiting = self._state.waiting_online.values()
+        if not draft.refused:
+            return list(waiting)
+        return [request for request in waiting if request.id not in draft.refused]
 
     def _decodes(self, draft: StepDraft, decoding: list[Request]) -> None:
         blocks = draft.decode_blocks(decoding)
@@ -120,7 +126,7 @@ class OnlinePhase:
             work = Work(request_id=request.id, tokens=tokens, reason="online-prefill")
             draft.ends_prompt |= tokens == request.remaining_tokens
             draft.add_prefill(work, request.computed_tokens)
-        for request in self._order.order(self._state.waiting_online.values(), now_s):
+        for request in self._order.order(self._waiting(draft), now_s):
             if not self._admit(draft, request, limit_s):
                 break
 

@@ -28,10 +28,14 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preemption:
-    """A running request that gives its blocks back before the step; it resumes later."""
+    """A running request that gives its blocks back before the step; it resumes later.
+
+    ``to_cpu``: its KV moves to host memory and it decodes on there (see ``StepPlan.piggyback``).
+    """
 
     request_id: RequestId
     reason: str
+    to_cpu: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +47,12 @@ class StepPlan:
     ``limit_reason`` the rule that set it; ``predicted_s`` and ``predicted_high_s`` are the median
     and the guarded quantile of the duration. ``work`` may be empty: nothing to do, or nothing that
     fits; ``idle_s`` then says when to ask again at the latest, None for an arrival.
+
+    ``refused`` are online requests that admission turns away. ``recall`` are requests whose KV
+    comes back from host memory; they run again when it is there. ``restore`` are requests with
+    work whose overwritten KV slots are copied back before it (BROS §5.2). ``piggyback`` counts, by model
+    layer, the attention results of the CPU lane that this step takes through its dense modules
+    (empty: none), ``piggyback_s`` what they add to its predicted duration.
     """
 
     step: int
@@ -57,6 +67,11 @@ class StepPlan:
     limit_s: float | None = None
     limit_reason: str = ""
     idle_s: float | None = None
+    refused: tuple[RequestId, ...] = ()
+    recall: tuple[RequestId, ...] = ()
+    restore: tuple[RequestId, ...] = ()
+    piggyback: tuple[int, ...] = ()
+    piggyback_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,8 +4,9 @@
 engine, ``commit`` what became of it. Backends: vLLM, weir_torch, the simulator.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from weir_engine.config import ONLINE_ONLY, EngineShape, Metric, Policy, Slo
@@ -16,12 +17,17 @@ from weir_engine.latency.features import EMPTY_SHAPE, StepShape
 from weir_engine.latency.models import LatencyModel
 from weir_engine.request import Request, RequestState
 from weir_engine.sched.account import OnlineLoad, StepLimit, StepTimes
+from weir_engine.sched.admission import Admission
 from weir_engine.sched.budget import SloBudget, StepBudget
+from weir_engine.sched.cpu_lane import CpuLaneView
+from weir_engine.sched.cpu_overflow import NO_PIGGYBACK, CpuOverflow
 from weir_engine.sched.draft import StepDraft
 from weir_engine.sched.listener import StepListener
 from weir_engine.sched.offline_phase import OfflinePhase
 from weir_engine.sched.online_phase import OnlinePhase
 from weir_engine.sched.order import OnlineOrder
+from weir_engine.sched.packing import Packing
+from weir_engine.sched.piggyback import Piggyback
 from weir_engine.sched.plan import StepOutcome, StepPlan, Work
 from weir_engine.sched.selection import OfflineOrder
 from weir_engine.sched.state import Counters, SchedulerState
@@ -37,7 +43,10 @@ class Seats:
 
     ``model`` predicts how long a step takes, ``budget`` says how long it may take, ``order`` ranks
     online prefill, ``pool`` ranks offline requests that wait. ``listeners`` are told of events:
-    seats that decide from what happened before.
+    seats that decide from what happened before. ``admission`` (None: every request is taken) turns
+    online requests away, ``lane`` (None: there is none) is attention on host CPUs,
+    ``prefill_first`` lets offline prompts go before offline decodes. ``stagger_prompts``: where
+    TTFT has an objective, a prompt that ends in a long step keeps other online prompts out of it.
     """
 
     model: LatencyModel
@@ -45,6 +54,10 @@ class Seats:
     order: OnlineOrder
     pool: OfflineOrder
     listeners: tuple[StepListener, ...] = ()
+    admission: Admission | None = None
+    lane: CpuLaneView | None = None
+    prefill_first: bool = False
+    stagger_prompts: bool = True
 
 
 class Scheduler:
@@ -66,12 +79,18 @@ class Scheduler:
         policy: Policy = ONLINE_ONLY,
     ) -> None:
         model, budget = seats.model, seats.budget
-        self._state = SchedulerState(shape=shape, kv=kv, pool=seats.pool, policy=policy)
+        self._state = SchedulerState(
+            shape=shape, kv=kv, pool=seats.pool, lane=seats.lane, policy=policy
+        )
+        self._admission = seats.admission
+        self._overflow = None if seats.lane is None else CpuOverflow(self._state, seats.lane, model)
         self._model = model
         self._budget = budget
         tpot_s = min((s.threshold_s for s in slos if s.metric is Metric.TPOT), default=None)
         self._tpot_s = tpot_s
-        self._listeners = seats.listeners
+        self._packing = None if seats.packing is None else seats.packing(self._state)
+        packings = (self._packing,) if isinstance(self._packing, StepListener) else ()
+        self._listeners = (*seats.listeners, *packings)
         self._online = OnlinePhase(
             self._state,
             model=model,
@@ -79,9 +98,9 @@ class Scheduler:
             order=seats.order,
             tpot_s=tpot_s,
             # It shortens the first token's wait at the next tokens' expense.
-            stagger_prompts=any(s.metric is Metric.TTFT for s in slos),
+            stagger_prompts=seats.stagger_prompts and any(s.metric is Metric.TTFT for s in slos),
         )
-        self._offline = OfflinePhase(self._state, model=model)
+        self._offline = OfflinePhase(self._state, model=model, prefill_first=seats.prefill_first)
         self._last_start_s = 0.0
         self._last_end_s = 0.0
         self._last_offline_s = 0.0
@@ -150,19 +169,41 @@ class Scheduler:
             seqs=state.shape.max_seqs - len(state.running),
             offline_seqs=len(state.running_offline),
         )
+        if self._admission is not None:
+            waiting = state.waiting_online.values()
+            draft.refused = self._admission.refused(state.running_online.values(), waiting, now_s)
+        if self._packing is not None:
+            packed = self._packing.fill(draft, policy, now_s)
+            return self._finish(draft, OnlineLoad(now_s=now_s), packed.limit, packed.online_shape)
         load = self._online.fill(draft, now_s)
         online_shape = draft.shape
         limit = self._step_limit(load, policy)
-        if policy.offline_seq_slots and policy.offline_kv_blocks:
+        if not (policy.offline_seq_slots and policy.offline_kv_blocks):
+            return self._finish(draft, load, limit, online_shape)
+        if self._overflow is None:
             self._offline.fill(draft, policy, load, limit.seconds)
-        return self._finish(draft, load, limit, online_shape)
+            return self._finish(draft, load, limit, online_shape)
+        reserve_s = self._overflow.reserve_s(draft, limit.seconds)
+        self._offline.fill(draft, policy, load, limit.seconds - reserve_s)
+        taken = self._overflow.fill(
+            draft, policy, base_s=load.base_s, reserve_s=reserve_s, limit_s=limit.seconds
+        )
+        return self._finish(draft, load, limit, online_shape, taken)
 
     def begin(self, plan: StepPlan) -> None:
         """The plan was sent to the engine: preemptions, admissions and progress take effect."""
         state = self._state
         state.step = plan.step
+        for request_id in plan.refused:
+            self._end(state.get(request_id))
         for preemption in plan.preempt:
-            self._preempt(state.get(preemption.request_id))
+            request = state.get(preemption.request_id)
+            if preemption.to_cpu:
+                state.leave_for_cpu(request)
+            else:
+                self._preempt(request)
+        for request_id in plan.recall:
+            state.return_from_cpu(state.get(request_id))
         for work in plan.work:
             self._advance(state.get(work.request_id), work)
         if plan.work:
@@ -175,16 +216,16 @@ class Scheduler:
     def commit(self, plan: StepPlan, outcome: StepOutcome) -> None:
         """A step ended: tokens arrive, requests finish, the models and accounts learn."""
         state = self._state
-        offline = plan.shape != plan.online_shape
+        offline = plan.shape != plan.online_shape or bool(plan.piggyback)
         duration_s = outcome.ended_s - outcome.started_s
-        base_s = self._base_s(plan, duration_s)
+        base_s = self._base_s(plan, duration_s) if offline else duration_s
         offline_s = duration_s - base_s if offline else 0.0
         self._last_start_s, self._last_end_s = outcome.started_s, outcome.ended_s
         self._last_offline_s = offline_s
         state.counters.steps += 1
         state.counters.offline_steps += offline
         if outcome.timed:
-            self._model.update(plan.shape, duration_s)
+            self._model.update(plan.shape, duration_s - plan.piggyback_s)
         if offline:
             self._charge_waiting(offline_s)
         times = StepTimes(
@@ -192,9 +233,13 @@ class Scheduler:
         )
         for account in self._budget.accounts:
             account.on_step(times)
+        for listener in self._listeners:
+            listener.on_commit(plan, outcome)
         for request_id, tokens in outcome.tokens.items():
             request = state.requests.get(request_id)
             if request is not None and tokens:
+                if request_id in state.on_cpu:
+                    self._count_on_cpu(request, tokens)
                 self._token(request, tokens, outcome.ended_s)
         for request_id in outcome.finished:
             request = state.requests.get(request_id)
@@ -252,14 +297,28 @@ class Scheduler:
         return limit
 
     def _finish(
-        self, draft: StepDraft, load: OnlineLoad, limit: StepLimit, online_shape: StepShape
+        self,
+        draft: StepDraft,
+        load: OnlineLoad,
+        limit: StepLimit,
+        online_shape: StepShape,
+        taken: Piggyback = NO_PIGGYBACK,
     ) -> StepPlan:
         state = self._state
         shape = draft.shape
         planned = {work.request_id for work in draft.work} | draft.preempted
+        idle_s = limit.idle_s
+        if state.lane is not None:
+            planned.update(state.lane.landing)
+            next_s = state.lane.next_s
+            if next_s is not None:
+                idle_s = min(inf if idle_s is None else idle_s, max(next_s - load.now_s, 0.0))
         held = tuple([name for name in state.running if name not in planned])
         predicted_s = 0.0 if shape.is_empty else self._model.predict(shape)
-        waits = not draft.work and (state.offline_waiting or state.running_offline)
+        if taken.counts:
+            predicted_s = max(predicted_s, self._model.fixed_s) + taken.seconds
+        offline = state.offline_waiting or state.running_offline or state.on_cpu
+        waits = not (draft.work or taken.counts) and offline
         return StepPlan(
             step=state.step + 1,
             now_s=load.now_s,
@@ -272,12 +331,17 @@ class Scheduler:
             predicted_high_s=self._model.high(predicted_s, 0.95),
             limit_s=limit.seconds,
             limit_reason=limit.reason,
-            idle_s=limit.idle_s if waits else None,
+            idle_s=idle_s if waits else None,
+            refused=tuple(sorted(draft.refused)),
+            recall=tuple(draft.recall),
+            restore=tuple(draft.restore),
+            piggyback=taken.counts,
+            piggyback_s=taken.seconds,
         )
 
     def _base_s(self, plan: StepPlan, duration_s: float) -> float:
         if plan.online_shape == EMPTY_SHAPE or plan.predicted_s <= 0:
-            return 0.0 if plan.shape != plan.online_shape else duration_s
+            return 0.0
         return min(1.0, self._model.predict(plan.online_shape) / plan.predicted_s) * duration_s
 
     def _charge_waiting(self, offline_s: float) -> None:
@@ -351,6 +415,14 @@ class Scheduler:
             request.first_token_s = now_s
         request.last_token_s = now_s
 
+    def _count_on_cpu(self, request: Request, tokens: int) -> None:
+        """Tokens of the CPU lane: known and computed grow by as many."""
+        request.output_tokens += tokens
+        request.computed_tokens += tokens
+        request.served_tokens += tokens
+        self._state.counters.offline_computed_tokens += tokens
+        self._state.counters.offline_served_tokens += tokens
+
     def _count_finished(self, request: Request) -> None:
         if request.is_online:
             self._state.counters.finished_online += 1
@@ -359,7 +431,9 @@ class Scheduler:
 
     def _end(self, request: Request) -> None:
         state = self._state
-        if request.state is RequestState.RUNNING:
+        if state.on_cpu.pop(request.id, None) is not None:
+            pass  # it holds nothing here
+        elif request.state is RequestState.RUNNING:
             state.stop(request)
         elif request.is_online:
             state.waiting_online.pop(request.id, None)

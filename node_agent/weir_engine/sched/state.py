@@ -10,6 +10,7 @@ from weir_engine.errors import UnknownRequestError
 from weir_engine.ids import RequestId
 from weir_engine.kv.view import KvView
 from weir_engine.request import Request
+from weir_engine.sched.cpu_lane import CpuLaneView
 from weir_engine.sched.inflight import InflightPrefixes
 from weir_engine.sched.selection import OfflineOrder
 
@@ -39,12 +40,13 @@ class SchedulerState:
     ``running`` holds both classes in the order of admission, ``running_online`` and
     ``running_offline`` one each; ``resuming`` offline requests that were preempted, which go before
     the pool; ``held_until`` the step up to which a decode that was
-    held back stays back.
+    held back stays back; ``on_cpu`` offline requests that decode on the CPU ``lane``.
     """
 
     shape: EngineShape
     kv: KvView
     pool: OfflineOrder
+    lane: CpuLaneView | None = None
     policy: Policy = ONLINE_ONLY
     step: int = 0
     requests: dict[RequestId, Request] = field(default_factory=dict)
@@ -53,6 +55,7 @@ class SchedulerState:
     running_offline: dict[RequestId, Request] = field(default_factory=dict)
     waiting_online: dict[RequestId, Request] = field(default_factory=dict)
     resuming: dict[RequestId, Request] = field(default_factory=dict)
+    on_cpu: dict[RequestId, Request] = field(default_factory=dict)
     held_until: dict[RequestId, int] = field(default_factory=dict)
     inflight: InflightPrefixes = field(init=False)
     counters: Counters = field(default_factory=Counters)
@@ -80,6 +83,17 @@ class SchedulerState:
         del own[request.id]
         self.held_until.pop(request.id, None)
         self.inflight.stop(request.id)
+
+    def leave_for_cpu(self, request: Request) -> None:
+        """A running offline request goes on decoding on the CPU lane; its blocks are given back."""
+        self.stop(request)
+        request.preemptions += 1  # what it takes from the cache from now on is no prefix hit
+        self.on_cpu[request.id] = request
+
+    def return_from_cpu(self, request: Request) -> None:
+        """It takes blocks for what it has computed, and decodes on the GPU when that is there."""
+        del self.on_cpu[request.id]
+        self.start(request, request.computed_tokens)
 
     def get(self, request_id: RequestId) -> Request:
         """The request of that id.

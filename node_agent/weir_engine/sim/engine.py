@@ -14,6 +14,7 @@ from weir_engine.kv.view import PrefixHit
 from weir_engine.request import Request
 from weir_engine.sched.plan import StepPlan
 from weir_engine.sim.cost import Part, StepCost
+from weir_engine.sim.cpu_lane import AttentionLane
 from weir_engine.sim.hashes import BlockHasher
 from weir_engine.sim.workload import RequestSpec, Segment, output_key
 
@@ -30,18 +31,31 @@ class Running:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Executed:
-    """What a plan takes and yields: ``yields`` get a token when the step ends."""
+    """What a plan takes and yields: ``yields`` get a token when the step ends.
+
+    ``on_cpu`` get one too, from the CPU lane; ``refused`` were turned away.
+    """
 
     seconds: float
     online_s: float
     yields: tuple[RequestId, ...]
+    on_cpu: tuple[RequestId, ...] = ()
+    refused: tuple[Running, ...] = ()
 
 
 class SimEngine:
     """Blocks, batch and time of one replica."""
 
-    def __init__(self, *, kv: KvManager, cost: StepCost, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        *,
+        kv: KvManager,
+        cost: StepCost,
+        rng: np.random.Generator,
+        lane: AttentionLane | None = None,
+    ) -> None:
         self.kv = kv
+        self._lane = lane
         self._cost = cost
         self._empty_s = cost.work_s(())
         self._rng = rng
@@ -74,6 +88,11 @@ class SimEngine:
         self.kv.expect(request)
         return request
 
+    def poll(self, now_s: float) -> None:
+        """Let time pass for what runs beside the steps."""
+        if self._lane is not None:
+            self._lane.poll(now_s)
+
     def start(self, plan: StepPlan) -> Executed:
         """Take blocks and time for a plan. Call before the scheduler's ``begin``.
 
@@ -81,8 +100,8 @@ class SimEngine:
             InvariantError: a preempted request holds nothing, or a planned hit is not there.
             CapacityError: the plan takes more blocks than are free.
         """
-        for preemption in plan.preempt:
-            self.kv.preempt(self._known[preemption.request_id].request)
+        refused = tuple(self._known.pop(request_id) for request_id in plan.refused)
+        self._leave(plan)
         size = self.kv.block_size_tokens
         parts: list[Part] = []
         online: list[Part] = []
@@ -110,11 +129,36 @@ class SimEngine:
             if end == request.known_tokens:
                 yields.append(request.id)
         self._batch = frozenset(work.request_id for work in plan.work)
+        seconds = self._cost.seconds(parts, self._rng)
+        on_cpu: tuple[RequestId, ...] = ()
+        if self._lane is not None and plan.piggyback:
+            seconds += self._lane.piggyback_s(sum(part.tokens for part in parts), plan.piggyback)
+            on_cpu = self._lane.advance(plan.piggyback, plan.now_s, seconds)
         return Executed(
-            seconds=self._cost.seconds(parts, self._rng),
+            seconds=seconds,
             online_s=self._cost.work_s(online) - self._empty_s if online else 0.0,
             yields=tuple(yields),
+            on_cpu=on_cpu,
+            refused=refused,
         )
+
+    def _leave(self, plan: StepPlan) -> None:
+        """Preemptions, and moves to and from the CPU lane."""
+        for preemption in plan.preempt:
+            request = self._known[preemption.request_id].request
+            if self._lane is not None:
+                self._lane.drop(request.id)  # it may have been on its way back
+            if self._lane is None or not preemption.to_cpu:
+                self.kv.preempt(request)
+                continue
+            self.kv.free(request.id)
+            self._lane.take(request.id, request.known_tokens, plan.now_s)
+        if self._lane is None:
+            return
+        for request_id in plan.recall:
+            request = self._known[request_id].request
+            self._lane.recall(request_id, plan.now_s)
+            self.kv.allocate(request, new_tokens=request.known_tokens)
 
     def finish(self, plan: StepPlan, executed: Executed, ended_s: float) -> list[Running]:
         """Cache what was computed, hand out tokens; returns the requests that ended."""
@@ -124,7 +168,7 @@ class SimEngine:
             if work.tokens > 1 or request.computed_tokens % size == 0:  # else no block became full
                 self.kv.commit(request)
         ended = []
-        for request_id in executed.yields:
+        for request_id in executed.yields + executed.on_cpu:
             running = self._known[request_id]
             request = running.request
             running.tokens_s.append(ended_s)
@@ -133,6 +177,8 @@ class SimEngine:
                 request.block_hashes.extend(running.hashes[len(request.block_hashes) : full])
             if len(running.tokens_s) == running.output_tokens:
                 self.kv.free(request_id)
+                if self._lane is not None:
+                    self._lane.drop(request_id)
                 del self._known[request_id]
                 ended.append(running)
         return ended

@@ -134,15 +134,18 @@ class Simulation:
         while self._clock.now_s < until_s:
             self._take_arrivals()
             now_s = self._clock.now_s
+            self._engine.poll(now_s)
             plan = self._scheduler.plan(now_s)
-            if plan.work:
+            if plan.work or plan.piggyback:
                 self._step(plan)
                 self._stepped = True
                 continue
             self._stepped = False
-            if plan.preempt:
-                self._engine.start(plan)
+            if plan.preempt or plan.refused or plan.recall:
+                executed = self._engine.start(plan)
                 self._scheduler.begin(plan)
+                for running in executed.refused:
+                    self._end(running)
             wait_s = inf if plan.idle_s is None else now_s + max(plan.idle_s, 1e-4)
             next_s = max(self._arrivals.next_s, self._clock.now_s)
             self._clock.advance_to(min(until_s, wait_s, next_s))
@@ -181,35 +184,41 @@ class Simulation:
         outcome = StepOutcome(
             started_s=started_s,
             ended_s=ended_s,
-            tokens=dict.fromkeys(executed.yields, 1),
+            tokens=dict.fromkeys(executed.yields + executed.on_cpu, 1),
             finished=frozenset(running.request.id for running in ended),
         )
         self._scheduler.commit(plan, outcome)
-        for running in ended:
+        for running in (*executed.refused, *ended):
             self._end(running)
 
     def _record(self, plan: StepPlan, executed: Executed, ended_s: float) -> None:
-        online = computed = served = 0
+        online = computed = served = decoded = 0
         for work in plan.work:
             request = self._engine[work.request_id].request
             if request.is_online:
                 online += work.tokens
                 continue
             computed += work.tokens
+            decoded += work.tokens == 1
             # A token counts once, in the step that first has it, computed or found in the cache.
             before = self._served.get(work.request_id, 0)
             if request.computed_tokens > before:
                 served += request.computed_tokens - before
                 self._served[work.request_id] = request.computed_tokens
-        self._preemptions += len(plan.preempt)
+        for request_id in executed.on_cpu:  # each has a token that it did not have before
+            self._served[request_id] = self._served.get(request_id, 0) + 1
+        on_cpu = len(executed.on_cpu)
+        self._preemptions += sum(not preemption.to_cpu for preemption in plan.preempt)
         self._steps.append(
             StepRecord(
                 started_s=self._clock.now_s - executed.seconds,
                 ended_s=ended_s,
                 predicted_s=plan.predicted_s,
                 online_tokens=online,
-                offline_computed_tokens=computed,
-                offline_served_tokens=served,
+                offline_computed_tokens=computed + on_cpu,
+                offline_served_tokens=served + on_cpu,
+                offline_decoded_tokens=decoded + on_cpu,
+                cpu_tokens=on_cpu,
                 online_s=executed.online_s,
                 limit_reason=plan.limit_reason,
             )

@@ -9,6 +9,7 @@ from weir_engine.presets import SEATS, build_scheduler
 from weir_engine.sched.order import OnlineOrder
 from weir_engine.sched.scheduler import Scheduler
 from weir_engine.sched.selection import OfflineOrder
+from weir_engine.sim.cpu_lane import AttentionLane
 from weir_engine.sim.loop import Feeder, Simulation
 from weir_engine.sim.records import SimResult
 from weir_engine.sim.replica import PlannerFactory, Replica
@@ -16,13 +17,15 @@ from weir_engine.sim.threshold import ForecastThreshold, ThresholdSettings
 from weir_engine.sim.workload import RequestSpec
 
 
-def preset_planner(
+def preset_planner(  # noqa: PLR0913 - as for one run
     replica: Replica,
     preset: str,
     *,
     static_budget_s: float | None = None,
     order: OnlineOrder | None = None,
     pool: OfflineOrder | None = None,
+    lane: AttentionLane | None = None,
+    may_refuse: bool = False,
 ) -> Callable[[EngineShape, KvManager], Scheduler]:
     """Makes the production scheduler with the preset's seats, its model profiled on the replica."""
 
@@ -37,6 +40,8 @@ def preset_planner(
             order=order,
             policy=replica.policy,
             static_budget_s=static_budget_s,
+            lane=lane,
+            may_refuse=may_refuse,
         )
 
     return make
@@ -63,7 +68,7 @@ def run_preset(  # noqa: PLR0913 - one run, all that it depends on
     ).run(until_s=until_s)
 
 
-def preset_simulation(
+def preset_simulation(  # noqa: PLR0913 - as for one run
     replica: Replica,
     preset: str,
     *,
@@ -71,12 +76,16 @@ def preset_simulation(
     offline: tuple[RequestSpec, ...] | Feeder = (),
     static_budget_s: float | None = None,
     threshold: ThresholdSettings | None = None,
+    lane: AttentionLane | None = None,
+    may_refuse: bool = False,
 ) -> Simulation:
-    """The same, yet to start."""
-    make = preset_planner(replica, preset, static_budget_s=static_budget_s)
+    """The same, yet to start; ``lane`` is attention on host CPUs."""
+    make = preset_planner(
+        replica, preset, static_budget_s=static_budget_s, lane=lane, may_refuse=may_refuse
+    )
     planner: PlannerFactory = make
     if threshold is not None:
         planner = ForecastThreshold.over(make, replica.policy, threshold)
     return replace(replica, eviction=SEATS[preset].eviction).simulation(
-        online=online, offline=offline, planner=planner
+        online=online, offline=offline, planner=planner, lane=lane
     )

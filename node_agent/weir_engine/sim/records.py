@@ -9,7 +9,9 @@ from weir_engine.ids import RequestId
 class StepRecord:
     """One step that ran. Offline ``served`` tokens count prefix hits of first admissions.
 
-    ``online_s`` is what the online part alone would have taken beyond an empty step.
+    ``online_s`` is what the online part alone would have taken beyond an empty step;
+    ``offline_decoded_tokens`` are those computed one at a time, ``cpu_tokens`` of them by requests
+    on the CPU lane.
     """
 
     started_s: float
@@ -20,6 +22,8 @@ class StepRecord:
     offline_served_tokens: int
     online_s: float
     limit_reason: str
+    offline_decoded_tokens: int = 0
+    cpu_tokens: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

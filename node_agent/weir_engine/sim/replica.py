@@ -20,6 +20,7 @@ from weir_engine.sched.order import Fcfs, OnlineOrder
 from weir_engine.sched.scheduler import Scheduler, Seats
 from weir_engine.sched.selection import OfflineOrder
 from weir_engine.sim.cost import Part, StepCost
+from weir_engine.sim.cpu_lane import AttentionLane
 from weir_engine.sim.engine import SimEngine
 from weir_engine.sim.loop import Feeder, Planner, Simulation, Window
 from weir_engine.sim.profile_cost import ProfileCost
@@ -92,8 +93,12 @@ class Replica:
         online: tuple[RequestSpec, ...] = (),
         offline: tuple[RequestSpec, ...] | Feeder = (),
         planner: PlannerFactory | None = None,
+        lane: AttentionLane | None = None,
     ) -> Simulation:
-        """A run that has yet to start, for callers that drive it themselves."""
+        """A run that has yet to start, for callers that drive it themselves.
+
+        ``lane`` is attention on host CPUs, which the ``planner`` then knows too.
+        """
         kv = KvManager(
             total_blocks=self.shape.total_blocks,
             block_size_tokens=self.shape.block_size_tokens,
@@ -106,7 +111,7 @@ class Replica:
         rng = np.random.default_rng((self.seed, 1))
         return Simulation(
             scheduler=make(self.shape, kv),
-            engine=SimEngine(kv=kv, cost=self.cost, rng=rng),
+            engine=SimEngine(kv=kv, cost=self.cost, rng=rng, lane=lane),
             online=online,
             offline=offline,
             plan_s=self.plan_s,

@@ -119,6 +119,10 @@ class ModulewiseModel(FittedModel):
             + request * requests
         )
 
+    def dense_s(self, tokens: int) -> float:
+        """Seconds of the dense modules of all layers for that many tokens, transfers included."""
+        return self._values[1] * self._tables.dense_s(tokens) + self._values[5] * tokens
+
     @override
     def marginal(self, shape: StepShape, extra: StepShape) -> float:
         return max(super().marginal(shape, extra), 0.0)
