@@ -9,25 +9,36 @@ from math import inf
 
 from weir_engine.config import ONLINE_ONLY, EngineShape, Policy, Slo
 from weir_engine.errors import ConfigError
+from weir_engine.kv.bidirectional import BidirectionalKvManager
 from weir_engine.kv.eviction import ClassedEviction, EvictionPolicy, LruEviction
+from weir_engine.kv.manager import KvManager
 from weir_engine.kv.view import KvView
 from weir_engine.latency.models import LatencyModel, create
+from weir_engine.latency.swap import SwapModel
 from weir_engine.pool.dual_scan import DualScanOrder, hint_by_lengths
 from weir_engine.pool.offline_pool import OfflinePool
 from weir_engine.pool.simple_orders import FcfsOrder
 from weir_engine.sched.admission import Admission, TtftAdmission
+from weir_engine.sched.batch_size import DoublingBatchSize
 from weir_engine.sched.benefit import BenefitSelection
 from weir_engine.sched.budget import SloBudget, StaticBudget, StepBudget
 from weir_engine.sched.cpu_lane import CpuLaneView
 from weir_engine.sched.cumulative_budget import CumulativeBudget
 from weir_engine.sched.listener import StepListener
 from weir_engine.sched.order import Fcfs, OnlineOrder
+from weir_engine.sched.packing import Packing
+from weir_engine.sched.priority_packing import PriorityPacking
 from weir_engine.sched.profiled_budget import ProfiledBudget
+from weir_engine.sched.remaining_time import RemainingTime
 from weir_engine.sched.scheduler import Scheduler, Seats
 from weir_engine.sched.selection import OfflineOrder
+from weir_engine.sched.state import SchedulerState
 from weir_engine.sched.tpot_budget import TpotBudget
 
 _CLASSED = ClassedEviction()
+_BATCH_BASE = 128  # BROS §4.2
+
+PackingFactory = Callable[[SchedulerState], Packing]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +50,7 @@ class Parts:
     kv: KvView
     model: LatencyModel
     static_budget_s: float | None
+    swap: SwapModel
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +58,7 @@ class Preset:
     """Who fills each seat. ``source`` names the paper.
 
     ``model`` is a name that ``latency.models`` knows. ``eviction`` is for whoever makes the KV
-    manager: the scheduler only reads it.
+    manager, of class ``manager``: the scheduler only reads it.
     """
 
     source: str
@@ -58,6 +70,8 @@ class Preset:
     admission: Callable[[Parts], Admission] | None = None
     prefill_first: bool = False
     stagger_prompts: bool = True
+    packing: Callable[[Parts], PackingFactory] | None = None
+    manager: type[KvManager] = KvManager
 
 
 def _slo_budget(parts: Parts) -> StepBudget:
@@ -85,6 +99,19 @@ def _tpot_budget(parts: Parts) -> StepBudget:
 def _ttft_admission(parts: Parts) -> Admission:
     most = parts.shape.max_batched_tokens
     return TtftAdmission(parts.slos, parts.model, max_batched_tokens=most)
+
+
+def _priority_packing(parts: Parts) -> PackingFactory:
+    shape = parts.shape
+    remaining = RemainingTime(parts.slos, step_tokens=shape.max_batched_tokens)
+    batch = DoublingBatchSize(base=min(_BATCH_BASE, shape.max_seqs), most=shape.max_seqs)
+
+    def make(state: SchedulerState) -> Packing:
+        return PriorityPacking(
+            state, model=parts.model, remaining=remaining, batch=batch, swap=parts.swap
+        )
+
+    return make
 
 
 def _by_prefix(parts: Parts) -> OfflineOrder:  # noqa: ARG001
@@ -166,6 +193,23 @@ SEATS: dict[str, Preset] = {
         eviction=LruEviction(),
         stagger_prompts=False,
     ),
+    "bros": Preset(
+        source="BROS §4, §5",
+        model="bros",
+        budget=_no_budget,  # the packing ends a step at the least remaining time
+        pool=_by_arrival,
+        eviction=LruEviction(),
+        packing=_priority_packing,
+        manager=BidirectionalKvManager,
+    ),
+    "bros-paged": Preset(
+        source="BROS §7.4.1, without bidirectional blocks: recomputation",
+        model="bros",
+        budget=_no_budget,
+        pool=_by_arrival,
+        eviction=LruEviction(),
+        packing=_priority_packing,
+    ),
     "blendserve": Preset(
         source="BlendServe §3, batch work alone",
         model="hygen",
@@ -191,14 +235,16 @@ def build_scheduler(  # noqa: PLR0913 - the composition root
     policy: Policy = ONLINE_ONLY,
     static_budget_s: float | None = None,
     lane: CpuLaneView | None = None,
+    swap: SwapModel | None = None,
     may_refuse: bool = False,
 ) -> Scheduler:
     """A scheduler with the preset's collaborators.
 
     ``model``, ``pool`` and ``order`` (of online requests) replace the preset's own;
     ``static_budget_s`` is the step budget of ``hygen``, found by profiling. ``lane`` is attention
-    on host CPUs where the engine has it. ``may_refuse``: the engine can turn online requests away;
-    without it no preset's admission is used.
+    on host CPUs where the engine has it, ``swap`` what copying KV to and from the host takes.
+    ``may_refuse``: the engine can turn online requests away; without it no preset's admission is
+    used.
 
     Raises:
         ConfigError: an unknown preset, or one that lacks what it needs.
@@ -212,6 +258,7 @@ def build_scheduler(  # noqa: PLR0913 - the composition root
         kv=kv,
         model=model or create(seats.model),
         static_budget_s=static_budget_s,
+        swap=swap or SwapModel(),
     )
     pool = pool if pool is not None else seats.pool(parts)
     order = order if order is not None else seats.order()
@@ -232,6 +279,7 @@ def build_scheduler(  # noqa: PLR0913 - the composition root
             lane=lane,
             prefill_first=seats.prefill_first,
             stagger_prompts=seats.stagger_prompts,
+            packing=None if seats.packing is None else seats.packing(parts),
         ),
         policy=policy,
     )

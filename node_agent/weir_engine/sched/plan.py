@@ -50,9 +50,9 @@ class StepPlan:
 
     ``refused`` are online requests that admission turns away. ``recall`` are requests whose KV
     comes back from host memory; they run again when it is there. ``restore`` are requests with
-    work whose overwritten KV slots are copied back before it (BROS §5.2). ``piggyback`` counts, by model
-    layer, the attention results of the CPU lane that this step takes through its dense modules
-    (empty: none), ``piggyback_s`` what they add to its predicted duration.
+    work whose overwritten KV slots are copied back before it (BROS §5.2). ``piggyback`` counts, by
+    model layer, the attention results of the CPU lane that this step takes through its dense
+    modules (empty: none), ``piggyback_s`` what they add to its predicted duration.
     """
 
     step: int

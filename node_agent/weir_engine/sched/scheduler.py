@@ -47,6 +47,7 @@ class Seats:
     online requests away, ``lane`` (None: there is none) is attention on host CPUs,
     ``prefill_first`` lets offline prompts go before offline decodes. ``stagger_prompts``: where
     TTFT has an objective, a prompt that ends in a long step keeps other online prompts out of it.
+    ``packing`` (None: the two phases) puts both classes into a step at once.
     """
 
     model: LatencyModel
@@ -58,6 +59,7 @@ class Seats:
     lane: CpuLaneView | None = None
     prefill_first: bool = False
     stagger_prompts: bool = True
+    packing: Callable[[SchedulerState], Packing] | None = None
 
 
 class Scheduler:
@@ -89,8 +91,9 @@ class Scheduler:
         tpot_s = min((s.threshold_s for s in slos if s.metric is Metric.TPOT), default=None)
         self._tpot_s = tpot_s
         self._packing = None if seats.packing is None else seats.packing(self._state)
-        packings = (self._packing,) if isinstance(self._packing, StepListener) else ()
-        self._listeners = (*seats.listeners, *packings)
+        packing: object = self._packing
+        own = (packing,) if isinstance(packing, StepListener) else ()
+        self._listeners = (*seats.listeners, *own)
         self._online = OnlinePhase(
             self._state,
             model=model,

@@ -3,6 +3,7 @@
 It obeys; a plan that does not fit raises. No decision belongs here.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,6 +12,7 @@ from weir_engine.errors import InvariantError
 from weir_engine.ids import BlockHash, RequestId
 from weir_engine.kv.manager import KvManager
 from weir_engine.kv.view import PrefixHit
+from weir_engine.latency.swap import SwapModel
 from weir_engine.request import Request
 from weir_engine.sched.plan import StepPlan
 from weir_engine.sim.cost import Part, StepCost
@@ -53,8 +55,12 @@ class SimEngine:
         cost: StepCost,
         rng: np.random.Generator,
         lane: AttentionLane | None = None,
+        swap: SwapModel | None = None,
     ) -> None:
+        """``swap`` (None: no time) is the link that overwritten KV slots are copied over."""
         self.kv = kv
+        self._swap = swap or SwapModel()
+        self._copied_out = 0  # slots that the step before overwrote
         self._lane = lane
         self._cost = cost
         self._empty_s = cost.work_s(())
@@ -68,6 +74,10 @@ class SimEngine:
 
     def __len__(self) -> int:
         return len(self._known)
+
+    def unfinished(self) -> Iterator[Running]:
+        """Requests that were taken in and have not ended."""
+        return iter(self._known.values())
 
     def accept(self, spec: RequestSpec, arrival_s: float) -> Request:
         """Take a request in; the scheduler gets what this returns."""
@@ -103,6 +113,8 @@ class SimEngine:
         refused = tuple(self._known.pop(request_id) for request_id in plan.refused)
         self._leave(plan)
         size = self.kv.block_size_tokens
+        restore = frozenset(plan.restore)
+        slots = self._copied_out
         parts: list[Part] = []
         online: list[Part] = []
         yields: list[RequestId] = []
@@ -114,6 +126,8 @@ class SimEngine:
                 self.kv.allocate(request, new_tokens=tokens, hit=hit)
                 computed = work.hit_tokens
             else:
+                if request_id in restore:
+                    slots += self.kv.restore(request)
                 computed = request.computed_tokens
                 if tokens > 1 or computed % size == 0:  # else the token goes into its last block
                     self.kv.allocate(request, new_tokens=tokens)
@@ -129,7 +143,7 @@ class SimEngine:
             if end == request.known_tokens:
                 yields.append(request.id)
         self._batch = frozenset(work.request_id for work in plan.work)
-        seconds = self._cost.seconds(parts, self._rng)
+        seconds = self._swap.iteration_s(self._cost.seconds(parts, self._rng), slots)
         on_cpu: tuple[RequestId, ...] = ()
         if self._lane is not None and plan.piggyback:
             seconds += self._lane.piggyback_s(sum(part.tokens for part in parts), plan.piggyback)
@@ -167,6 +181,7 @@ class SimEngine:
             request = self._known[work.request_id].request
             if work.tokens > 1 or request.computed_tokens % size == 0:  # else no block became full
                 self.kv.commit(request)
+        self._copied_out = self.kv.settle()
         ended = []
         for request_id in executed.yields + executed.on_cpu:
             running = self._known[request_id]

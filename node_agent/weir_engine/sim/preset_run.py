@@ -41,6 +41,7 @@ def preset_planner(  # noqa: PLR0913 - as for one run
             policy=replica.policy,
             static_budget_s=static_budget_s,
             lane=lane,
+            swap=replica.swap,
             may_refuse=may_refuse,
         )
 
@@ -86,6 +87,7 @@ def preset_simulation(  # noqa: PLR0913 - as for one run
     planner: PlannerFactory = make
     if threshold is not None:
         planner = ForecastThreshold.over(make, replica.policy, threshold)
-    return replace(replica, eviction=SEATS[preset].eviction).simulation(
+    seats = SEATS[preset]
+    return replace(replica, eviction=seats.eviction, manager=seats.manager).simulation(
         online=online, offline=offline, planner=planner, lane=lane
     )

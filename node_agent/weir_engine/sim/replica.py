@@ -14,6 +14,7 @@ from weir_engine.kv.eviction import ClassedEviction, EvictionPolicy
 from weir_engine.kv.manager import KvManager
 from weir_engine.latency.models import LatencyModel, ModulewiseModel, create
 from weir_engine.latency.profile import profile_shapes
+from weir_engine.latency.swap import SwapModel
 from weir_engine.pool.offline_pool import OfflinePool
 from weir_engine.sched.budget import SloBudget, StepBudget
 from weir_engine.sched.order import Fcfs, OnlineOrder
@@ -57,8 +58,9 @@ class Replica:
     """One engine to simulate.
 
     ``profiled`` starts the latency model from the steps that an agent measures at start, as
-    ``cost`` times them. ``seed`` draws the noise of the steps. ``guard_blocks``: see ``KvManager``;
-    ``plan_s`` and ``asynchronous``: see ``Simulation``.
+    ``cost`` times them. ``seed`` draws the noise of the steps. ``manager`` lays the KV blocks out;
+    ``guard_blocks`` and ``prefix_cache``: see ``KvManager``; ``plan_s`` and ``asynchronous``: see
+    ``Simulation``.
     """
 
     cost: StepCost
@@ -72,6 +74,8 @@ class Replica:
     pool: Callable[[], OfflineOrder] = OfflinePool
     eviction: EvictionPolicy = _GUARDED
     guard_blocks: int = 0
+    manager: type[KvManager] = KvManager
+    prefix_cache: bool = True
     plan_s: float = 0.0
     asynchronous: bool = False
     seed: int = 0
@@ -99,11 +103,12 @@ class Replica:
 
         ``lane`` is attention on host CPUs, which the ``planner`` then knows too.
         """
-        kv = KvManager(
+        kv = self.manager(
             total_blocks=self.shape.total_blocks,
             block_size_tokens=self.shape.block_size_tokens,
             eviction=self.eviction,
             guard_blocks=self.guard_blocks,
+            prefix_cache=self.prefix_cache,
         )
         if isinstance(offline, tuple):
             offline = Window(offline, size=self.window_size)
@@ -111,7 +116,7 @@ class Replica:
         rng = np.random.default_rng((self.seed, 1))
         return Simulation(
             scheduler=make(self.shape, kv),
-            engine=SimEngine(kv=kv, cost=self.cost, rng=rng, lane=lane),
+            engine=SimEngine(kv=kv, cost=self.cost, rng=rng, lane=lane, swap=self.swap),
             online=online,
             offline=offline,
             plan_s=self.plan_s,
@@ -122,6 +127,13 @@ class Replica:
     def window_size(self) -> int:
         """Offline requests that the engine is given at a time."""
         return 4 * max(self.policy.offline_seq_slots, 1)
+
+    @property
+    def swap(self) -> SwapModel:
+        """What copying KV between host and device takes: the link of the profile."""
+        if isinstance(self.cost, ProfileCost):
+            return SwapModel(slot_s=self.cost.profile.swap_s(1))
+        return SwapModel()
 
     def latency_model(self) -> LatencyModel:
         """The model as it is when the first request arrives."""

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 
 from weir_engine.config import EngineShape, Policy, Slo
 from weir_engine.ids import RequestClass, RequestId
-from weir_engine.kv.manager import KvManager
 from weir_engine.kv.view import PrefixHit
 from weir_engine.latency.models import FittedModel, create
 from weir_engine.presets import SEATS, build_scheduler
@@ -84,7 +83,7 @@ class MiniEngine:
     plans: list[StepPlan] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.kv = KvManager(
+        self.kv = SEATS[self.preset].manager(
             total_blocks=self.blocks,
             block_size_tokens=BLOCK,
             eviction=SEATS[self.preset].eviction,
@@ -128,6 +127,8 @@ class MiniEngine:
         for work in plan.work:
             target = self.live[work.request_id]
             hit = None
+            if target.id in plan.restore:
+                self.kv.restore(target)
             if work.admitted:
                 found = self.kv.hit(target)
                 assert found.tokens >= work.hit_tokens, "the plan counted on a lost hit"
@@ -139,6 +140,7 @@ class MiniEngine:
         for work in plan.work:
             target = self.live[work.request_id]
             self.kv.commit(target)
+            self.kv.settle()
             if target.remaining_tokens == 1 and target.output_tokens:
                 tokens[target.id] = 1
                 if target.output_tokens >= target.max_output_tokens:

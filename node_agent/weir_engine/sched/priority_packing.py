@@ -1,0 +1,320 @@
+"""BROS's packing: online by least remaining time, offline by fewest copies, and replacement.
+
+Reads the scheduler's state and fills a draft. Source: BROS §4.2, Algorithm 1.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from math import inf
+
+from typing_extensions import override
+
+from weir_engine.config import Policy
+from weir_engine.ids import RequestId
+from weir_engine.kv.view import BothEndsView, Missing
+from weir_engine.latency.features import EMPTY_SHAPE
+from weir_engine.latency.models import LatencyModel
+from weir_engine.latency.swap import SwapModel
+from weir_engine.request import Request
+from weir_engine.sched.account import StepLimit
+from weir_engine.sched.batch_size import BatchSize
+from weir_engine.sched.draft import StepDraft
+from weir_engine.sched.listener import StepListener
+from weir_engine.sched.offline_phase import waits_for_leader
+from weir_engine.sched.packed_step import PackedStep, Share
+from weir_engine.sched.packing import Packed
+from weir_engine.sched.plan import StepOutcome, StepPlan
+from weir_engine.sched.preemption import offline_victims
+from weir_engine.sched.remaining_time import RemainingTime
+from weir_engine.sched.state import SchedulerState
+
+_GUARD = 0.95  # quantile of the step's duration that a deadline must survive
+_CANDIDATES = 64
+_IN_TIME, _LATE = "least-remaining", "least-remaining-late"
+_NOTHING_MISSING = Missing()
+
+
+class PriorityPacking(StepListener):
+    """Packs the most urgent online requests, then offline ones, into one batch.
+
+    A step ends before the deadline of the most urgent online request that can still meet it; late
+    ones go first but bound nothing. Offline requests that run go before those that wait, each by
+    its checkpointed blocks, then slots, then arrival. When the batch is full an offline request
+    replaces the least urgent online one, if that one still meets its deadline in the step after.
+
+    Source: BROS §4.2, Algorithm 1. Deviations: a prompt that lacks blocks lets running requests
+    pass (at lines 8-9 they would wait for it); online is dropped only for a running request, never
+    for an admission, which would trade one deadline for another; steps with offline work are held
+    to the 95% quantile of their prediction, a replaced request too (design §3, rule 3); with a
+    paged cache offline gives way by recomputation.
+    """
+
+    def __init__(
+        self,
+        state: SchedulerState,
+        *,
+        model: LatencyModel,
+        remaining: RemainingTime,
+        batch: BatchSize,
+        swap: SwapModel,
+    ) -> None:
+        self._state = state
+        self._ends = state.kv if isinstance(state.kv, BothEndsView) else None
+        self._model = model
+        self._remaining = remaining
+        self._batch = batch
+        self._swap = swap
+
+    def fill(self, draft: StepDraft, policy: Policy, now_s: float) -> Packed:
+        """Algorithm 1."""
+        step = PackedStep(draft)
+        limit_s, late, blocked = self._pack_online(draft, step, now_s)
+        if policy.offline_seq_slots and policy.offline_kv_blocks:
+            self._pack_offline(draft, step, policy, now_s, limit_s, blocked=blocked)
+        step.write()
+        limit = StepLimit(seconds=limit_s, reason=_LATE if late else _IN_TIME)
+        return Packed(online_shape=step.online_shape, limit=limit)
+
+    @override
+    def on_begin(self, plan: StepPlan, requests: Mapping[RequestId, Request]) -> None:
+        """The batch size learns whether time ran out."""
+        self._batch.on_step(late=plan.limit_reason == _LATE)
+
+    @override
+    def on_commit(self, plan: StepPlan, outcome: StepOutcome) -> None:
+        """The moving average learns the step's duration."""
+        self._remaining.on_step(outcome.ended_s - outcome.started_s)
+
+    # -- online: lines 3 to 14 --------------------------------------------------------------
+
+    def _queue(self, now_s: float) -> Iterator[tuple[float, Request]]:
+        running = self._state.running_online.values()
+        waiting = self._state.waiting_online.values()
+        # Whoever ran before is pending, blocks or not; the others wait in order of arrival.
+        pending = chain(
+            (r for r in running if r.output_tokens < r.max_output_tokens),
+            (r for r in waiting if r.preemptions),
+        )
+        return self._remaining.poll(pending, (r for r in waiting if not r.preemptions), now_s)
+
+    def _least_feasible(
+        self, queue: Iterator[tuple[float, Request]]
+    ) -> tuple[float, list[tuple[float, Request]]]:
+        """The time left to the most urgent request that can be in time, and those read for it."""
+        read = []
+        for left_s, request in queue:
+            read.append((left_s, request))
+            if left_s > 0 and left_s >= self._alone_s(request):
+                return left_s, read
+        return inf, read
+
+    def _alone_s(self, request: Request) -> float:
+        """The step with this request alone in it."""
+        if request.is_decoding:
+            return self._model.predict(EMPTY_SHAPE.with_decode(request.known_tokens))
+        tokens = min(request.remaining_tokens, self._state.shape.max_batched_tokens)
+        return self._model.predict(EMPTY_SHAPE.with_prefill(tokens, request.computed_tokens))
+
+    def _pack_online(
+        self, draft: StepDraft, step: PackedStep, now_s: float
+    ) -> tuple[float, bool, bool]:
+        """(The step's limit, whether time ran out, whether a prompt lacks blocks)."""
+        queue = self._queue(now_s)
+        limit_s, read = self._least_feasible(queue)
+        blocked = False
+        for left_s, request in chain(read, queue):
+            if len(step) == self._batch.requests:
+                break
+            runs = request.id in self._state.running
+            if request.id in draft.preempted or (blocked and not runs):
+                continue
+            share = self._online_share(draft, request, left_s, runs=runs)
+            if share.tokens > step.tokens_left:
+                blocked |= not runs
+                continue
+            if step.online and self._model.predict(step.shape_with(share)) > limit_s:
+                return limit_s, True, blocked
+            if not self._room(draft, step, share):
+                blocked |= not runs
+                continue
+            step.take(share)
+        return limit_s, False, blocked
+
+    def _online_share(
+        self, draft: StepDraft, request: Request, left_s: float, *, runs: bool
+    ) -> Share:
+        most = self._state.shape.max_batched_tokens
+        if runs:
+            computed, tokens = request.computed_tokens, min(request.remaining_tokens, most)
+            blocks = draft.blocks_for(computed, tokens)
+            return Share(request, tokens, computed, blocks, left_s)
+        hit = draft.sure_hit(self._state.kv, request, self._state.kv.hit(request))
+        tokens = min(request.known_tokens - hit.tokens, most)
+        blocks = draft.blocks_for(hit.tokens, tokens) + draft.hit_blocks(hit)
+        return Share(request, tokens, hit.tokens, blocks, left_s, hit)
+
+    # -- room for online: FindPreemptBlock, §5.2 --------------------------------------------
+
+    def _room(self, draft: StepDraft, step: PackedStep, share: Share) -> bool:
+        """Free blocks, then fronts of offline's, then offline's whole blocks, then online's."""
+        slots = int(share.hit is not None and draft.seqs_left < 1)
+        lacking = share.blocks - draft.blocks_left
+        if not slots and (lacking <= 0 or self._fronts(draft, lacking) is not None):
+            return True
+        offline = self._droppable(draft, self._state.running_offline.values())
+        if share.hit is not None:  # those who give way may hold blocks of the hit
+            lacking += share.hit.tokens // draft.block_size_tokens
+        victims = offline_victims(
+            offline,
+            blocks=lacking,
+            slots=slots,
+            releasable=lambda name: draft.freed_by(self._state.kv.releasable_blocks(name)),
+        )
+        if victims is None and share.hit is not None:
+            return False
+        for victim in offline if victims is None else victims:
+            self._drop(draft, victim, "online-needs-room")
+        return self._drop_online(draft, step, share)
+
+    def _drop_online(self, draft: StepDraft, step: PackedStep, share: Share) -> bool:
+        """The requests with the most time left go, until the share fits; False: it never does."""
+        taken = {other.request.id for other in step.online} | {share.request.id}
+        others = self._droppable(draft, self._state.running_online.values())
+        others = [other for other in others if other.id not in taken]
+        others.sort(key=lambda other: (self._remaining.of(other, 0.0), other.arrival_s, other.id))
+        while share.blocks > draft.blocks_left:
+            if not others:
+                return False
+            self._drop(draft, others.pop(), "more-urgent-needs-room")
+        return True
+
+    def _fronts(self, draft: StepDraft, blocks: int) -> frozenset[RequestId] | None:
+        """Whose blocks are filled from the front for so many more than are free; None: no way."""
+        if blocks <= 0:
+            return frozenset()
+        if self._ends is None or draft.preempted:
+            return None
+        return self._ends.claims(blocks)
+
+    def _droppable(self, draft: StepDraft, running: Iterable[Request]) -> list[Request]:
+        return [request for request in running if request.id not in draft.preempted]
+
+    def _drop(self, draft: StepDraft, request: Request, reason: str) -> None:
+        draft.drop(request, self._state.kv.releasable_blocks(request.id), reason=reason)
+
+    # -- offline: lines 15 to 33 ------------------------------------------------------------
+
+    def _pack_offline(
+        self,
+        draft: StepDraft,
+        step: PackedStep,
+        policy: Policy,
+        now_s: float,
+        limit_s: float,
+        *,
+        blocked: bool,
+    ) -> None:
+        claimed = self._fronts(draft, -draft.blocks_left) or frozenset()
+        room = 0 if blocked else max(draft.blocks_left, 0)
+        running = self._droppable(draft, self._state.running_offline.values())
+        lacking = False
+        for share in self._running_shares(draft, running, claimed):
+            if not self._has_room(draft, policy, share, room):
+                lacking = True
+                continue
+            if share.tokens > step.tokens_left or not self._pack_or_replace(step, share, limit_s):
+                return
+            room -= share.blocks
+        if not lacking:
+            self._admit_offline(draft, step, policy, now_s, limit_s, room=room)
+        elif not step.offline and not step.online and len(running) > 1:
+            last = max(running, key=lambda request: (request.arrival_s, request.id))
+            self._drop(draft, last, "offline-needs-room")
+
+    def _running_shares(
+        self, draft: StepDraft, running: list[Request], claimed: frozenset[RequestId]
+    ) -> list[Share]:
+        """Those whose KV this step leaves alone, the one that misses least first."""
+        shares = []
+        for request in running:
+            if request.id in claimed or request.output_tokens >= request.max_output_tokens:
+                continue
+            missing = _NOTHING_MISSING if self._ends is None else self._ends.missing(request)
+            tokens = min(request.remaining_tokens, self._state.shape.max_batched_tokens)
+            share = Share(
+                request,
+                tokens,
+                request.computed_tokens,
+                draft.blocks_for(request.computed_tokens, tokens) + missing.fresh_blocks,
+                slots=missing.slots,
+                restores=missing.blocks > 0,
+            )
+            key = (missing.blocks, missing.slots, request.arrival_s, request.id)
+            shares.append((key, share))
+        shares.sort(key=lambda entry: entry[0])
+        return [share for _, share in shares]
+
+    def _admit_offline(
+        self,
+        draft: StepDraft,
+        step: PackedStep,
+        policy: Policy,
+        now_s: float,
+        limit_s: float,
+        *,
+        room: int,
+    ) -> None:
+        state = self._state
+        if any(request.solo for request in state.running_offline.values()):
+            return
+        pool = state.pool.candidates(_CANDIDATES, now_s)
+        for request in chain(list(state.resuming.values()), pool):
+            if draft.seqs_left < 1 or draft.offline_seqs >= policy.offline_seq_slots:
+                return
+            if request.id in draft.preempted or (request.solo and draft.offline_seqs):
+                continue
+            hit = state.kv.hit(request)
+            if waits_for_leader(state, draft, request, hit.tokens):
+                continue
+            if draft.sure_hit(state.kv, request, hit) is not hit:
+                continue  # this step would evict what it counts on
+            tokens = min(request.known_tokens - hit.tokens, state.shape.max_batched_tokens)
+            # Nothing is admitted that could not be computed whole.
+            whole = draft.blocks_for(hit.tokens, request.known_tokens - hit.tokens)
+            share = Share(request, tokens, hit.tokens, whole + draft.hit_blocks(hit), hit=hit)
+            fits = self._has_room(draft, policy, share, room) and tokens <= step.tokens_left
+            if not fits or not self._pack_or_replace(step, share, limit_s):
+                return
+            room -= share.blocks
+            if request.solo:
+                return
+
+    def _has_room(self, draft: StepDraft, policy: Policy, share: Share, room: int) -> bool:
+        """FindBlock: free blocks for it, within the threshold."""
+        within = draft.offline_blocks + share.blocks <= policy.offline_kv_blocks
+        return share.blocks == 0 or (share.blocks <= room and within)
+
+    def _pack_or_replace(self, step: PackedStep, share: Share, limit_s: float) -> bool:
+        """Lines 21 to 32: into the batch, or in the place of the least urgent online request."""
+        if len(step) < self._batch.requests:
+            if self._iteration_s(step, share) > limit_s:
+                return False
+            step.take(share)
+            return True
+        if not step.online:
+            return False
+        least_s = step.online[-1].left_s
+        with_it_s = self._iteration_s(step, share, without_last_online=True)
+        next_s = self._model.high(self._remaining.average_s, _GUARD)
+        if with_it_s > limit_s or with_it_s + next_s > least_s:
+            return False
+        step.take_back_online()
+        step.take(share)
+        return True
+
+    def _iteration_s(
+        self, step: PackedStep, share: Share, *, without_last_online: bool = False
+    ) -> float:
+        shape = step.shape_with(share, without_last_online=without_last_online)
+        execution_s = self._model.high(self._model.predict(shape), _GUARD)
+        return self._swap.iteration_s(execution_s, step.slots + share.slots)
