@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 import typer
 
@@ -14,9 +15,6 @@ from weir_cli.console import err, show_error
 from weir_cli.demo.command import demo
 from weir_cli.errors import CliError, ExitStatus
 from weir_cli.serve import serve_app
-from weir_cli.sim.command import sim
-from weir_cli.sim.plan import plan
-from weir_cli.sim.profile import profile
 
 app = typer.Typer(
     name="weir",
@@ -30,9 +28,14 @@ app.add_typer(keys_app, name="keys")
 app.add_typer(tenants_app, name="tenants")
 app.add_typer(serve_app, name="serve")
 app.command()(demo)
-app.command()(sim)
-app.command()(plan)
-app.command()(profile)
+if find_spec("weir_engine") is not None:  # the operator's image has no engine to simulate
+    from weir_cli.sim.command import sim
+    from weir_cli.sim.plan import plan
+    from weir_cli.sim.profile import profile
+
+    app.command()(sim)
+    app.command()(plan)
+    app.command()(profile)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

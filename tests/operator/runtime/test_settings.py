@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,3 +47,21 @@ def test_every_setting_is_documented() -> None:
     page = (ROOT / "docs" / "operator.md").read_text()
     documented = set(re.findall(r"`WEIR_OPERATOR_([A-Z_]+)`", page))
     assert {name.upper() for name in OperatorSettings.model_fields} <= documented
+
+
+def test_the_operator_needs_no_other_component() -> None:
+    """Its image has the command line and itself alone."""
+    program = """
+import sys
+for name in ("weir_engine", "weir_agent", "weir_controlplane"):
+    sys.modules[name] = None
+import weir_operator.main
+from weir_cli.main import run
+sys.argv = ["weir", "serve", "operator", "--help"]
+run()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Kubernetes operator" in done.stdout
