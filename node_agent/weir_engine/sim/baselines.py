@@ -3,6 +3,7 @@
 Modelled on rules, not on code; the comparison on real engines is the one that counts.
 """
 
+from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,13 +20,51 @@ from weir_engine.sim.report import Latencies, attained
 from weir_engine.sim.workload import RequestSpec
 
 
+class StockDraft:
+    """Sums of a step under construction."""
+
+    def __init__(self, shape: EngineShape, kv: KvManager, step_tokens: int, running: int) -> None:
+        self._block_size = shape.block_size_tokens
+        self.tokens_left = min(step_tokens, shape.max_batched_tokens)
+        self.seqs_left = shape.max_seqs - running
+        self.blocks_left = kv.free_blocks
+        self.allocated = 0
+        self.taken: dict[RequestId, tuple[Work, int]] = {}
+        self.preempted: list[RequestId] = []
+
+    def blocks_for(self, computed_tokens: int, new_tokens: int) -> int:
+        """Blocks that so many more tokens take."""
+        size = self._block_size
+        return -(-(computed_tokens + new_tokens) // size) - -(-computed_tokens // size)
+
+    def has_room(self, blocks: int) -> bool:
+        """True while a token, a slot and the blocks are left."""
+        return self.tokens_left >= 1 and self.seqs_left >= 1 and blocks <= self.blocks_left
+
+    def take(self, work: Work, blocks: int) -> None:
+        """Put a request into the step."""
+        self.taken[work.request_id] = (work, blocks)
+        self.tokens_left -= work.tokens
+        self.blocks_left -= blocks
+        self.allocated += blocks
+
+    def drop(self, request_id: RequestId, held_blocks: int) -> None:
+        """Preempt one; its place in the step, if any, is free again."""
+        work, blocks = self.taken.pop(request_id, (None, 0))
+        self.tokens_left += work.tokens if work else 0
+        self.preempted.append(request_id)
+        self.blocks_left += held_blocks + blocks
+        self.seqs_left += 1
+
+
 class StockScheduler:
     """Priority scheduling under a static number of tokens a step, as vLLM does it.
 
-    Running requests go first in their order, then waiting ones by class and arrival while tokens,
-    blocks and slots last. A running request that finds no block preempts the last of the lowest
-    class. ``fixed`` adds what stock lacks: an online request that waits preempts offline ones.
-    ``by_class`` False is first come, first served. ``step_tokens`` may be changed between steps.
+    Running requests go first in their order, then waiting ones by class and arrival (those of one
+    moment in the order given) while tokens, blocks and slots last. A running request that finds no
+    block preempts the last of the lowest class. ``fixed`` adds what stock lacks: an online request
+    that waits preempts offline ones. ``by_class`` False is first come, first served.
+    ``step_tokens`` may be changed between steps.
     """
 
     def __init__(
@@ -44,24 +83,22 @@ class StockScheduler:
         self._by_class = by_class
         self._requests: dict[RequestId, Request] = {}
         self._running: dict[RequestId, Request] = {}
-        self._waiting: dict[RequestId, Request] = {}
+        self._waiting: list[Request] = []  # by rank, which no event changes
+        self._added = 0
+        self._places: dict[RequestId, int] = {}  # in the order of arrival
         self._step = 0
 
     def add(self, request: Request) -> None:
         """A request arrives."""
-        self._requests[request.id] = self._waiting[request.id] = request
+        self._requests[request.id] = request
+        self._added += 1
+        self._places[request.id] = self._added
+        insort(self._waiting, request, key=self._rank)
 
     def plan(self, now_s: float) -> StepPlan:
         """Decide the next step; changes nothing."""
-        draft = _Draft(self._shape, self._kv, self.step_tokens, len(self._running))
-        for request in list(self._running.values()):
-            if request.id not in draft.preempted:
-                self._continue(draft, request)
-        # Under stock rules a preemption ends admission for the step.
-        if not draft.preempted:
-            for request in sorted(self._waiting.values(), key=self._rank):
-                if not self._admit(draft, request):
-                    break
+        draft = StockDraft(self._shape, self._kv, self.step_tokens, len(self._running))
+        self._fill(draft)
         return StepPlan(
             step=self._step + 1,
             now_s=now_s,
@@ -84,7 +121,7 @@ class StockScheduler:
             request.move(RequestState.PREEMPTED)
             request.preemptions += 1
             request.computed_tokens = 0
-            self._waiting[request.id] = request
+            insort(self._waiting, request, key=self._rank)
         for work in plan.work:
             request = self._requests[work.request_id]
             if work.admitted:
@@ -92,7 +129,8 @@ class StockScheduler:
                     request.hit_tokens = work.hit_tokens
                 request.move(RequestState.RUNNING)
                 request.computed_tokens = work.hit_tokens
-                self._running[request.id] = self._waiting.pop(request.id)
+                del self._waiting[bisect_left(self._waiting, self._rank(request), key=self._rank)]
+                self._running[request.id] = request
             request.computed_tokens += work.tokens
             if request.computed_tokens == request.known_tokens:
                 request.output_tokens += 1
@@ -101,13 +139,25 @@ class StockScheduler:
         """The step ended."""
         for request_id in outcome.finished:
             request = self._requests.pop(request_id)
-            del self._running[request_id]
+            del self._running[request_id], self._places[request_id]
             request.move(RequestState.FINISHED)
 
-    def _rank(self, request: Request) -> tuple[int, float, RequestId]:
-        return (int(request.klass) if self._by_class else 0, request.arrival_s, request.id)
+    def _fill(self, draft: StockDraft) -> None:
+        """Who is in the step."""
+        for request in list(self._running.values()):
+            if request.id not in draft.preempted:
+                self._continue(draft, request)
+        # Under stock rules a preemption ends admission for the step.
+        if not draft.preempted:
+            for request in self._waiting:
+                if not self._admit(draft, request):
+                    break
 
-    def _continue(self, draft: "_Draft", request: Request) -> None:
+    def _rank(self, request: Request) -> tuple[int, float, int]:
+        klass = int(request.klass) if self._by_class else 0
+        return (klass, request.arrival_s, self._places[request.id])
+
+    def _continue(self, draft: StockDraft, request: Request) -> None:
         tokens = min(request.remaining_tokens, draft.tokens_left)
         if tokens < 1:
             return
@@ -120,7 +170,7 @@ class StockScheduler:
                 return
         draft.take(Work(request_id=request.id, tokens=tokens), blocks)
 
-    def _admit(self, draft: "_Draft", request: Request) -> bool:
+    def _admit(self, draft: StockDraft, request: Request) -> bool:
         hit = self._hit(draft, request)
         whole = draft.blocks_for(hit.tokens, request.known_tokens - hit.tokens) + hit.free_blocks
         if not draft.has_room(whole):
@@ -134,7 +184,7 @@ class StockScheduler:
         draft.seqs_left -= 1
         return True
 
-    def _hit(self, draft: "_Draft", request: Request) -> PrefixHit:
+    def _hit(self, draft: StockDraft, request: Request) -> PrefixHit:
         """The hit that is left when what the step took so far has evicted its share."""
         hit = self._kv.hit(request)
         if draft.allocated > self._kv.free_blocks:  # blocks freed in this step are taken as well
@@ -149,7 +199,7 @@ class StockScheduler:
             free_blocks=max(0, hit.free_blocks - (found - kept)),
         )
 
-    def _make_room(self, draft: "_Draft", blocks: int) -> bool:
+    def _make_room(self, draft: StockDraft, blocks: int) -> bool:
         offline = [
             r for r in self._running.values() if not r.is_online and r.id not in draft.preempted
         ]
@@ -158,39 +208,6 @@ class StockScheduler:
             if draft.has_room(blocks):
                 return True
         return False
-
-
-class _Draft:
-    """Sums of a step under construction."""
-
-    def __init__(self, shape: EngineShape, kv: KvManager, step_tokens: int, running: int) -> None:
-        self._block_size = shape.block_size_tokens
-        self.tokens_left = min(step_tokens, shape.max_batched_tokens)
-        self.seqs_left = shape.max_seqs - running
-        self.blocks_left = kv.free_blocks
-        self.allocated = 0
-        self.taken: dict[RequestId, tuple[Work, int]] = {}
-        self.preempted: list[RequestId] = []
-
-    def blocks_for(self, computed_tokens: int, new_tokens: int) -> int:
-        size = self._block_size
-        return -(-(computed_tokens + new_tokens) // size) - -(-computed_tokens // size)
-
-    def has_room(self, blocks: int) -> bool:
-        return self.tokens_left >= 1 and self.seqs_left >= 1 and blocks <= self.blocks_left
-
-    def take(self, work: Work, blocks: int) -> None:
-        self.taken[work.request_id] = (work, blocks)
-        self.tokens_left -= work.tokens
-        self.blocks_left -= blocks
-        self.allocated += blocks
-
-    def drop(self, request_id: RequestId, held_blocks: int) -> None:
-        work, blocks = self.taken.pop(request_id, (None, 0))
-        self.tokens_left += work.tokens if work else 0
-        self.preempted.append(request_id)
-        self.blocks_left += held_blocks + blocks
-        self.seqs_left += 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
