@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 
 from e2e.cluster.binaries import Binaries
 from e2e.cluster.cluster import Cluster
-from e2e.support.platform import Platform
+from e2e.support.platform import Platform, build_images
+
+ORDER = ("test_path", "test_security", "test_operator", "test_faults", "test_release")
+"""Files in the order of a release's life: the last one takes it away."""
+TIMEOUT_S = 600
+CLUSTER = pytest.StashKey[Cluster]()
 
 
 def pytest_configure() -> None:
@@ -18,19 +24,53 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGTERM, lambda _number, _frame: pytest.exit("terminated", 143))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
+    items.sort(key=lambda item: ORDER.index(item.path.stem) if item.path.stem in ORDER else -1)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    cluster = item.config.stash.get(CLUSTER, None)
+    if report.failed and cluster is not None:  # now: pods take their logs along when they go
+        kept = cluster.keep_logs()
+        report.sections.append((f"logs of every component and pod ({call.when})", str(kept)))
+    return report
+
+
 @pytest.fixture(scope="session")
 def platform(request: pytest.FixtureRequest) -> Iterator[Platform]:
     """A cluster that has the images and volumes that Weir needs, and Weir installed."""
-    cluster = Cluster(Binaries())
-    done = False
+    archives = build_images()
+    cluster = request.config.stash[CLUSTER] = Cluster(Binaries())
     try:
-        api, node = cluster.up()
-        made = Platform(api, node)
-        made.prepare()
+        made = Platform(*cluster.up())
+        made.prepare(archives)
         made.install()
         yield made
-        done = request.session.testsfailed == 0
+    except BaseException:
+        print(f"\nlogs of every component and pod: {cluster.keep_logs()}", file=sys.stderr)
+        raise
     finally:
-        if not done:
-            print(f"\nlogs of every component and pod: {cluster.keep_logs()}", file=sys.stderr)
+        del request.config.stash[CLUSTER]
         cluster.down()
+
+
+@pytest.fixture(scope="session")
+def service(platform: Platform) -> Platform:
+    """The platform with an LLMService whose replicas all serve."""
+    platform.serve()
+    platform.settled()
+    return platform
+
+
+@pytest.fixture(scope="session")
+def key(platform: Platform) -> str:
+    """A key of the tenant that owns the namespace `shop`."""
+    return platform.tenant_key()

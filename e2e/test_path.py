@@ -2,98 +2,77 @@
 
 from __future__ import annotations
 
-import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import pytest
-from openai import OpenAI, OpenAIError
-
-from e2e.support.platform import MODEL, Platform, batch_job
-from e2e.support.waiting import until_condition
-
-pytestmark = pytest.mark.timeout(900)
+from e2e.support.jobs import ALL_ONCE, account, until_complete
+from e2e.support.manifests import EXAMPLES, MODEL, SERVICE, batch_job, example, llm_service
+from e2e.support.platform import SHOP, Platform
+from e2e.support.traffic import chat
+from e2e.support.waiting import condition, until, until_condition
 
 LINES = 300
-START_S = 300
-BATCH_S = 400
-
-
-class OnlineTraffic:
-    """Chats one after another for as long as it runs: answers and errors."""
-
-    def __init__(self, client: OpenAI) -> None:
-        self.answers = 0
-        self.errors: list[str] = []
-        self._client = client
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="online")
-
-    @contextmanager
-    def running(self) -> Iterator[OnlineTraffic]:
-        """Chats while the block runs."""
-        self._thread.start()
-        try:
-            yield self
-        finally:
-            self._ended.set()
-            self._thread.join()
-
-    def _run(self) -> None:
-        while not self._ended.wait(0.2):
-            try:
-                chat(self._client)
-            except OpenAIError as error:
-                self.errors.append(str(error))
-            else:
-                self.answers += 1
-
-
-def chat(client: OpenAI) -> str:
-    """The answer to one question."""
-    answer = client.chat.completions.create(
-        model=MODEL, messages=[{"role": "user", "content": "How are you?"}], max_tokens=8
-    )
-    return answer.choices[0].message.content or ""
-
-
-@pytest.fixture(scope="session")
-def service(platform: Platform) -> Platform:
-    """The platform with an LLMService that serves."""
-    platform.make_service()
-    until_condition(platform.shop, "llmservice", MODEL, "Available", within_s=START_S)
-    return platform
+BATCH_S = 300
 
 
 def test_a_service_answers_through_its_kubernetes_service(service: Platform) -> None:
     with service.online() as client:
         assert [model.id for model in client.models.list()] == [MODEL]
-        assert chat(client)
+        assert chat(client, MODEL)
 
 
-def test_a_batch_job_completes_beside_online_traffic(service: Platform) -> None:
-    with service.online() as online, OnlineTraffic(online).running() as traffic:
-        service.shop.apply(*batch_job("nightly", lines=LINES))
-        job = until_condition(service.shop, "batchjob", "nightly", "Complete", within_s=BATCH_S)
-    assert traffic.errors == []
+def test_a_batch_job_completes_beside_online_traffic(service: Platform, key: str) -> None:
+    with service.traffic().running() as traffic:
+        service.shop.apply(*batch_job("nightly-300", lines=LINES))
+        job = until_complete(service.shop, "nightly-300", within_s=BATCH_S)
+    assert traffic.failures == []
     assert traffic.answers > 0
     assert job["status"]["counts"] == {"total": LINES, "completed": LINES, "failed": 0}
-    with service.batches() as client:
-        batch = client.batches.retrieve(job["status"]["batchID"])
-        assert batch.output_file_id is not None
-        lines = client.files.content(batch.output_file_id).text.splitlines()
-    answered = [json.loads(line)["custom_id"] for line in lines]
-    assert answered == [f"line-{number}" for number in range(LINES)]
+    with service.batches(key) as client:
+        assert account(client, job["status"]["batchID"], lines=LINES) == ALL_ONCE
 
 
-def test_applying_twice_changes_nothing(service: Platform) -> None:
-    before = service.shop.get("llmservice", MODEL)
-    assert before is not None
-    service.make_service()
-    after = service.shop.get("llmservice", MODEL)
-    assert after is not None
+def test_the_examples_run_as_they_stand(service: Platform) -> None:
+    for name in ("batchjob.yaml", "batchjob-configmap.yaml", "batchjob-uri.yaml"):
+        service.shop.run("apply", "-f", EXAMPLES / name)
+    until_condition(service.shop, "batchjob", "nightly", "Suspended", within_s=60)
+    for name, lines in (("hello", 2), ("reviews", 1)):
+        service.shop.run("wait", "--for=condition=Complete", f"bj/{name}", "--timeout=120s")
+        job = service.shop.get("batchjob", name) or {}
+        assert job["status"]["counts"] == {"total": lines, "completed": lines, "failed": 0}
+    service.shop.run("delete", "-f", EXAMPLES / "batchjob-uri.yaml", "--timeout=60s")
+
+
+def test_a_service_that_needs_gpus_says_that_there_are_none(service: Platform) -> None:
+    (manifest,) = example("llmservice-autoscaled.yaml")
+    name = manifest["metadata"]["name"]
+    service.shop.apply(manifest)
+    until(
+        lambda: (
+            "nvidia.com/gpu"
+            in condition(service.shop.get("llmservice", name), "Available").get("message", "")
+        ),
+        "the condition names the device that is missing",
+        within_s=60,
+    )
+    scaler = service.shop.get("horizontalpodautoscaler", name)
+    assert scaler is not None
+    assert scaler["spec"]["scaleTargetRef"]["kind"] == "LLMService"
+    service.shop.run("delete", "llmservice", name)
+    until(
+        lambda: service.shop.get("deployment", name) is None,
+        "its children go with it",
+        within_s=60,
+    )
+
+
+def test_applying_twice_writes_nothing(service: Platform) -> None:
+    before = service.shop.get("llmservice", SERVICE) or {}
+    since = service.api.audit.position()
+    service.shop.apply(llm_service())
+    service.shop.apply(*batch_job("nightly-300", lines=LINES))
+    after = service.shop.get("llmservice", SERVICE) or {}
     assert after["metadata"]["generation"] == before["metadata"]["generation"]
+    writes = service.api.audit.writes(since=since, namespace=SHOP)
+    ours = [call for call in writes if call.user_agent.startswith("kubectl")]
+    assert ours == []
 
 
 def test_the_release_tests_itself(service: Platform) -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 NOBODY = 65535
+FORMAT = 2
+"""Raised when archives are written in another way, so that kept ones are made anew."""
 
 
 def of_program(archive: Path, *, name: str, program: Path) -> Path:
@@ -44,6 +46,19 @@ def of_tree(archive: Path, *, name: str, root: Path) -> Path:
     subprocess.run(command, check=True, capture_output=True)
     path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     return _write(archive, name=name, layer=layer, config={"Env": [f"PATH={path}"]})
+
+
+def image_id(archive: Path) -> str:
+    """The id by which storages know the image of an archive: the digest of its configuration.
+
+    Raises:
+        KeyError: the archive is none of this module's.
+    """
+    with tarfile.open(archive) as tar:
+        config = tar.extractfile("config.json")
+        if config is None:
+            raise KeyError(f"{archive} has no configuration")
+        return hashlib.sha256(config.read()).hexdigest()
 
 
 def _write(archive: Path, *, name: str, layer: Path, config: Mapping[str, object]) -> Path:

@@ -50,6 +50,20 @@ class ControlGroup:
             for line in _lines(file)
         ]
 
+    def kill_container(self, container_id: str) -> int:
+        """Ends every process of one container at once, as a crash would; how many there were."""
+        pids = [
+            int(line)
+            for root in self._tracking()
+            for file in _below(root / self.name, "cgroup.procs")
+            if container_id in file.parts
+            for line in _lines(file)
+        ]
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return len(pids)
+
     def kill(self, *, within_s: float = 20.0) -> bool:
         """Ends every process of the group; whether all are gone in time."""
         deadline_s = time.monotonic() + within_s

@@ -29,6 +29,7 @@ GROUP = "weir-cluster"
 STATE = Path("/var/tmp/weir-cluster")  # noqa: S108 - only root can make it, and the mode is 0700
 RUN = Path("/run/weir-cluster")
 LOGS = CACHE / "logs"
+KEPT_LOGS = 10  # of the latest failures
 CONTAINER_LOGS = Path("/var/log/containers")
 # Where the programs make folders whatever they are told; empty ones are removed afterwards.
 FOOTPRINTS = (
@@ -97,8 +98,11 @@ class Cluster:
 
     def keep_logs(self) -> Path:
         """Copies the log of every component and every pod; the folder with the copies."""
-        kept = LOGS / datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+        kept = LOGS / datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
         kept.mkdir(parents=True)
+        logs = sorted(LOGS.iterdir())
+        for folder in logs[:-KEPT_LOGS]:
+            shutil.rmtree(folder, ignore_errors=True)
         for log in STATE.glob("*.log"):
             shutil.copy(log, kept)
         pods = STATE / "pod-logs"

@@ -39,7 +39,7 @@ class System:
     @property
     def digest(self) -> str:
         """What changes when anything here does."""
-        return hashlib.sha256(f"{SUITE} {self}".encode()).hexdigest()[:12]
+        return hashlib.sha256(f"{archive.FORMAT} {SUITE} {self}".encode()).hexdigest()[:12]
 
 
 PYTHON = System(
@@ -102,14 +102,17 @@ class Images:
         Raises:
             ImageBuildError: the build failed; the message has its end.
         """
-        if not self._buildah(["images", "--quiet", base.name], check=False).strip():
-            self._buildah(["pull", f"docker-archive:{self.system(base)}"])
+        source = self.system(base)
+        known = self._buildah(["images", "--quiet", "--no-trunc", base.name], check=False)
+        if known.strip() != f"sha256:{archive.image_id(source)}":  # none, or one of earlier code
+            self._buildah(["pull", f"docker-archive:{source}"])
         options = {"BASE": base.name, **(arguments or {})}
         output = self._cache / f"{dockerfile.stem}.tar"
         output.unlink(missing_ok=True)
         self._buildah(
             [
-                *("bud", "--isolation=chroot", "--pull-never", "--layers", "--tag", name),
+                *("bud", "--isolation=chroot", "--pull-never", "--layers", "--force-rm"),
+                *("--tag", name),
                 *(f"--build-arg={key}={value}" for key, value in options.items()),
                 *self._certificates(),
                 *("--file", str(dockerfile), str(ROOT)),
@@ -128,7 +131,7 @@ class Images:
         ]
 
     def _buildah(self, arguments: Sequence[str], *, check: bool = True) -> str:
-        storage = ["--storage-driver=vfs", f"--root={self._cache / 'storage'}"]
+        storage = ["--storage-driver=overlay", f"--root={self._cache / 'storage'}"]
         return _run(
             ["buildah", *storage, f"--runroot={self._cache / 'run'}", *arguments], check=check
         )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import base64
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from openai import OpenAI
@@ -17,6 +17,9 @@ from e2e.cluster.kubectl import Kubectl
 from e2e.cluster.node import Node
 from e2e.support import volumes
 from e2e.support.helm import Helm
+from e2e.support.manifests import MODEL, REPLICAS, SERVICE, llm_service
+from e2e.support.traffic import Traffic
+from e2e.support.waiting import condition, until, until_condition
 from tests.support.tiny import write_tiny_model
 from weir_cli.api import Api, KeyRequest
 from weir_cli.settings import ClientSettings
@@ -25,9 +28,12 @@ SYSTEM = "weir-system"
 SHOP = "shop"
 RELEASE = "weir"
 TENANT = "shop"
-MODEL = "chat"
 VERSION = "0.1.0"
 WRITING = "ReadWriteMany"
+START_S = 300
+AGENT_PORT = 8000
+DEPLOYMENTS = (f"{RELEASE}-operator", f"{RELEASE}-controlplane")
+OPERATOR_ACCOUNT = f"system:serviceaccount:{SYSTEM}:{RELEASE}-operator"
 COMPONENTS = ("operator", "controlplane", "agent")
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 VALUES: Mapping[str, Any] = {
@@ -36,15 +42,22 @@ VALUES: Mapping[str, Any] = {
     "redis": {"inChart": {"image": STORES.name}},
     "controlplane": {"settings": {"default_tenant": TENANT}},
 }
-ENGINE_ENVIRONMENT = {
-    "PYTHONPATH": volumes.ENGINE_FOLDER,
-    # vLLM and torch are compiled by the first process that imports them, and kept for the others.
-    "PYTHONDONTWRITEBYTECODE": "",
-    "PYTHONPYCACHEPREFIX": volumes.BYTECODE_FOLDER,
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "OMP_NUM_THREADS": "1",  # more threads than free cores cost more than they give
-    "HF_HUB_OFFLINE": "1",
-}
+
+
+def build_images() -> list[Path]:
+    """The archives of every image that the chart asks for, built from this checkout."""
+    images = Images()
+    return [
+        images.system(STORES),
+        *(
+            images.build(
+                f"localhost/weir-{component}:{VERSION}",
+                dockerfile=ROOT / "images" / f"{component}.Dockerfile",
+                base=PYTHON,
+            )
+            for component in COMPONENTS
+        ),
+    ]
 
 
 class Platform:
@@ -63,14 +76,10 @@ class Platform:
             release=RELEASE,
         )
 
-    def prepare(self) -> None:
-        """Imports the images, and makes namespaces and volumes."""
-        images = Images()
-        self.node.import_image(images.system(STORES))
-        for component in COMPONENTS:
-            name = f"localhost/weir-{component}:{VERSION}"
-            dockerfile = ROOT / "images" / f"{component}.Dockerfile"
-            self.node.import_image(images.build(name, dockerfile=dockerfile, base=PYTHON))
+    def prepare(self, archives: Iterable[Path]) -> None:
+        """Imports images, and makes namespaces and volumes."""
+        for archive in archives:
+            self.node.import_image(archive)
         for name in (SYSTEM, SHOP):
             metadata = {"name": name, "labels": RESTRICTED}
             self.api.kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
@@ -80,9 +89,14 @@ class Platform:
         """Installs or upgrades the chart with the values of this cluster and the given ones."""
         return self.helm.install({**VALUES, **(values or {})}, folder=self.api.folder)
 
-    def make_service(self, name: str = MODEL, *, replicas: int = 1) -> None:
-        """Applies an LLMService with a tiny model on real vLLM; it is not awaited."""
-        self.shop.apply(llm_service(name, replicas=replicas))
+    def serve(self) -> None:
+        """Applies the LLMService; returns when it is Available."""
+        self.shop.apply(llm_service())
+        until_condition(self.shop, "llmservice", SERVICE, "Available", within_s=START_S)
+
+    def settled(self, *, within_s: float = START_S) -> None:
+        """Returns when every Deployment of Weir and every replica of the service is ready."""
+        until(self._is_settled, "every pod is ready", within_s=within_s)
 
     def address(self, kubectl: Kubectl, service: str) -> str:
         """The base URL of a Service, reachable from this machine."""
@@ -91,28 +105,66 @@ class Platform:
             raise LookupError(f"there is no Service {service} in {kubectl.namespace}")
         return f"http://{found['spec']['clusterIP']}:{found['spec']['ports'][0]['port']}"
 
+    @property
+    def control_plane(self) -> str:
+        """The base URL of the control plane."""
+        return self.address(self.system, f"{RELEASE}-controlplane")
+
+    def replicas(self) -> list[dict[str, Any]]:
+        """The service's pods that are ready and stay, the oldest first."""
+        found = self.shop.list("pods", f"--selector=weir.dev/llmservice={SERVICE}")
+        staying = [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+        return sorted(
+            (pod for pod in staying if condition(pod, "Ready").get("status") == "True"),
+            key=lambda pod: str(pod["metadata"]["creationTimestamp"]),
+        )
+
     @contextmanager
-    def online(self, service: str = MODEL) -> Iterator[OpenAI]:
-        """The unmodified client on a service's endpoint."""
-        url = f"{self.address(self.shop, service)}/v1"
+    def online(self) -> Iterator[OpenAI]:
+        """The unmodified client on the service's endpoint."""
+        url = f"{self.address(self.shop, SERVICE)}/v1"
         with OpenAI(base_url=url, api_key="unused", max_retries=0, timeout=60) as client:
             yield client
 
-    @contextmanager
-    def batches(self) -> Iterator[OpenAI]:
-        """The unmodified client on the control plane, with a key of the shop's tenant."""
-        base = self.address(self.system, f"{RELEASE}-controlplane")
+    def traffic(self, pod: Mapping[str, Any] | None = None) -> Traffic:
+        """Online requests through the service's address, or straight to one of its pods."""
+        if pod is None:
+            return Traffic(f"{self.address(self.shop, SERVICE)}/v1", MODEL)
+        return Traffic(f"http://{pod['status']['podIP']}:{AGENT_PORT}/v1", MODEL)
+
+    def tenant_key(self, tenant: str = TENANT) -> str:
+        """A new key of a tenant, made with the admin key that the chart generated."""
         secret = self.system.get("secret", f"{RELEASE}-admin-key")
         if secret is None:
             raise LookupError(f"there is no Secret {RELEASE}-admin-key")
         admin = base64.b64decode(secret["data"]["key"]).decode()
-        api = Api(ClientSettings.model_validate({"url": base, "api_key": admin}))
+        settings = ClientSettings.model_validate({"url": self.control_plane, "api_key": admin})
+        api = Api(settings)
         try:
-            key = api.create_key(KeyRequest(scope="tenant", tenant=TENANT)).key
+            if tenant != TENANT:  # that one is made by the control plane itself
+                api.create_tenant(tenant)
+            return api.create_key(KeyRequest(scope="tenant", tenant=tenant)).key
         finally:
             api.close()
-        with OpenAI(base_url=f"{base}/v1", api_key=key) as client:
+
+    @contextmanager
+    def batches(self, key: str) -> Iterator[OpenAI]:
+        """The unmodified client on the control plane, with a tenant's key."""
+        with OpenAI(base_url=f"{self.control_plane}/v1", api_key=key, timeout=60) as client:
             yield client
+
+    def _is_settled(self) -> bool:
+        wanted = {**dict.fromkeys(DEPLOYMENTS, 2), f"{RELEASE}-redis": 1}
+        ready = {
+            found["metadata"]["name"]: found["status"].get("readyReplicas", 0)
+            for found in self.system.list("deployments")
+        }
+        database = self.system.get("statefulset", f"{RELEASE}-postgresql") or {"status": {}}
+        return (
+            all(ready.get(name) == count for name, count in wanted.items())
+            and database["status"].get("readyReplicas") == 1
+            and len(self.replicas()) == REPLICAS
+        )
 
     def _make_volumes(self) -> None:
         folder = self.api.folder / "volumes"
@@ -136,74 +188,3 @@ class Platform:
         self.shop.apply(
             *(volumes.claim(name, mode=mode, volume_name=name) for name, mode in modes.items())
         )
-
-
-def llm_service(name: str, *, replicas: int) -> dict[str, Any]:
-    """An LLMService whose pods take vLLM from a volume: its own image would be 6 GB."""
-    mounts = [
-        {"name": "engine", "mountPath": volumes.ENGINE_FOLDER, "readOnly": True},
-        {"name": "bytecode", "mountPath": volumes.BYTECODE_FOLDER},
-    ]
-    environment = [{"name": key, "value": value} for key, value in ENGINE_ENVIRONMENT.items()]
-    agent = {"name": "agent", "env": environment, "volumeMounts": mounts}
-    claims = [
-        {"name": name, "persistentVolumeClaim": {"claimName": name}}
-        for name in ("engine", "bytecode")
-    ]
-    pod = {"containers": [agent], "volumes": claims}
-    arguments = (
-        "--enforce-eager --dtype bfloat16 --num-gpu-blocks-override 256 --max-num-seqs 16 "
-        "--max-num-batched-tokens 512"
-    )
-    return {
-        "apiVersion": "weir.dev/v1alpha1",
-        "kind": "LLMService",
-        "metadata": {"name": name},
-        "spec": {
-            "model": {"uri": "pvc://models/tiny"},
-            "replicas": replicas,
-            "engine": {"maxModelLen": 1024, "blockSize": 32, "args": arguments.split()},
-            "resources": {
-                "requests": {"cpu": "200m", "memory": "1Gi"},
-                "limits": {"memory": "6Gi"},
-            },
-            "rollout": {"drainSeconds": 20},
-            "podTemplate": {"spec": pod},
-        },
-    }
-
-
-def batch_job(name: str, *, lines: int, service: str = MODEL) -> list[dict[str, Any]]:
-    """A BatchJob and the ConfigMap with its lines; each asks for a few tokens."""
-    content = "\n".join(
-        json.dumps(
-            {
-                "custom_id": f"line-{number}",
-                "method": "POST",
-                "url": "/v1/chat/completions",
-                "body": {
-                    "model": service,
-                    "messages": [{"role": "user", "content": f"question {number}"}],
-                    "max_tokens": 8,
-                },
-            }
-        )
-        for number in range(lines)
-    )
-    return [
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": f"{name}-lines"},
-            "data": {"lines.jsonl": content},
-        },
-        {
-            "apiVersion": "weir.dev/v1alpha1",
-            "kind": "BatchJob",
-            "metadata": {"name": name},
-            "spec": {
-                "serviceRef": {"name": service},
-                "input": {"configMapKeyRef": {"name": f"{name}-lines", "key": "lines.jsonl"}},
-            },
-        },
-    ]

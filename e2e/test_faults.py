@@ -1,0 +1,160 @@
+"""One thing at a time is killed while a batch runs: no line is lost or doubled, online goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import pytest
+
+from e2e.support import faults
+from e2e.support.jobs import ALL_ONCE, account, answers, until_complete, until_some_done
+from e2e.support.manifests import SERVICE, batch_job, idle_service
+from e2e.support.platform import OPERATOR_ACCOUNT, RELEASE, Platform
+from e2e.support.traffic import Failure
+from e2e.support.waiting import condition, until
+
+LINES = 240
+TOKENS = 48
+BATCH_S = 240
+RECOVERY_S = 60
+NOTICE_S = 15
+"""Time until requests no longer reach a pod that crashed: its endpoint is withdrawn by then."""
+TAKEOVER_S = 20
+OUTAGE_S = 30
+CONDITIONS = ("Ready", "Available", "PolicyFresh")
+
+
+def crash_an_agent(platform: Platform) -> None:
+    faults.crash(platform.replicas()[0])
+
+
+def delete_an_agent(platform: Platform) -> None:
+    faults.delete(platform.shop, platform.replicas()[0])
+
+
+def crash_a_control_plane(platform: Platform) -> None:
+    faults.crash(faults.pods(platform.system, "controlplane")[0])
+
+
+def crash_redis(platform: Platform) -> None:
+    faults.crash(faults.pods(platform.system, "redis")[0])
+
+
+def crash_and_delete_postgresql(platform: Platform) -> None:
+    (pod,) = faults.pods(platform.system, "postgresql")
+    faults.crash(pod)  # first: two servers on one volume would be another fault
+    faults.delete(platform.system, pod)
+
+
+def stop_the_api_server(platform: Platform) -> None:
+    faults.without_api_server(platform.api, seconds=OUTAGE_S)
+
+
+def delete_the_leader(platform: Platform) -> None:
+    """Takes the leader away; the other corrects a deletion that nobody was there to see."""
+    leader = faults.leader(platform.system)
+    before = platform.shop.get("service", "watched") or {}
+    (pod,) = (
+        pod for pod in faults.pods(platform.system, "operator") if pod["metadata"]["name"] == leader
+    )
+    faults.crash(pod)
+    faults.delete(platform.system, pod, force=True)
+    killed_s = time.monotonic()
+    since = platform.api.audit.position()
+    platform.shop.run("delete", "service", "watched")
+    until(
+        lambda: (
+            (platform.shop.get("service", "watched") or before)["metadata"]["uid"]
+            != before["metadata"]["uid"]
+        ),
+        "the other operator makes the Service again",
+        within_s=TAKEOVER_S - (time.monotonic() - killed_s),
+    )
+    successor = faults.leader(platform.system)
+    assert successor not in ("", leader)
+    assert writers(platform, since) == {successor}
+
+
+FAULTS: dict[str, Callable[[Platform], None]] = {
+    "agent-crash": crash_an_agent,
+    "agent-deletion": delete_an_agent,
+    "operator-leader": delete_the_leader,
+    "control-plane": crash_a_control_plane,
+    "redis": crash_redis,
+    "postgresql": crash_and_delete_postgresql,
+    "api-server": stop_the_api_server,
+}
+
+
+@pytest.fixture(scope="module")
+def watched(service: Platform) -> Platform:
+    """The platform with a second LLMService, whose children show that an operator works."""
+    service.shop.apply(idle_service("watched"))
+    until(lambda: service.shop.get("service", "watched") is not None, "its Service", within_s=60)
+    return service
+
+
+def test_one_operator_acts(watched: Platform) -> None:
+    """Two run, and every write of theirs is by the one that leads."""
+    since = watched.api.audit.position()
+    for kind in ("service", "networkpolicy", "poddisruptionbudget"):
+        watched.shop.run("delete", kind, "watched")
+        until(partial(exists, watched, kind, "watched"), f"another {kind}", within_s=10)
+    assert len(faults.pods(watched.system, "operator")) == 2
+    assert writers(watched, since) == {faults.leader(watched.system)}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_batch_outlives(watched: Platform, key: str, fault: str) -> None:
+    name = f"during-{fault}"
+    watched.settled()
+    survivor = watched.replicas()[-1]
+    with ExitStack() as stack:
+        client = stack.enter_context(watched.batches(key))
+        through_service = stack.enter_context(watched.traffic().running())
+        straight = stack.enter_context(watched.traffic(survivor).running())
+        watched.shop.apply(*batch_job(name, lines=LINES, max_tokens=TOKENS))
+        batch_id = until_some_done(watched.shop, client, name, within_s=BATCH_S)
+        begun_s = time.monotonic()
+        FAULTS[fault](watched)
+        over_s = time.monotonic()
+        until(lambda: is_well(watched), f"{CONDITIONS} are True again", within_s=RECOVERY_S)
+        well_s = time.monotonic() - over_s
+        job = until_complete(watched.shop, name, within_s=BATCH_S)
+    print(f"{fault}: well again after {well_s:.0f} s")
+    assert answers(client)
+    assert job["status"]["batchID"] == batch_id
+    assert job["status"]["counts"] == {"total": LINES, "completed": LINES, "failed": 0}
+    assert account(client, batch_id, lines=LINES) == ALL_ONCE
+    assert straight.failures == []
+    assert straight.answers > 0
+    harmed: list[Failure] = through_service.failures
+    if fault == "agent-crash":  # requests on the pod that crashed, and they alone
+        harmed = through_service.failures_outside(begun_s - 1, begun_s + NOTICE_S)
+    assert harmed == []
+
+
+def exists(platform: Platform, kind: str, name: str) -> bool:
+    return platform.shop.get(kind, name) is not None
+
+
+def writers(platform: Platform, since: int) -> set[str]:
+    """The operators' pods that wrote since a position of the audit log, Leases aside."""
+    return {
+        call.user_agent.removeprefix("weir-operator/")
+        for call in platform.api.audit.writes(since=since)
+        if call.user == OPERATOR_ACCOUNT and call.resource != "leases"
+    }
+
+
+def is_well(platform: Platform) -> bool:
+    """Whether the service's conditions are True, and the release's own pods are ready."""
+    found: dict[str, Any] | None = platform.shop.get("llmservice", SERVICE)
+    if any(condition(found, kind).get("status") != "True" for kind in CONDITIONS):
+        return False
+    deployment = platform.system.get("deployment", f"{RELEASE}-controlplane")
+    return condition(deployment, "Available").get("status") == "True"
