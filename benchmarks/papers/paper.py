@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
@@ -122,7 +123,13 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[tuple[float, ...]]:
         FileNotFoundError: no such file; --data names the folder.
         KeyError: a column is missing.
     """
+    return list(_read_rows(path, tuple(columns)))
+
+
+@cache
+def _read_rows(path: Path, columns: tuple[str, ...]) -> tuple[tuple[float, ...], ...]:
+    """Read once a process: runs of one benchmark share their traces."""
     content = path.read_bytes()
     text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8")
     with io.StringIO(text, newline="") as lines:
-        return [tuple(float(row[name]) for name in columns) for row in csv.DictReader(lines)]
+        return tuple(tuple(float(row[name]) for name in columns) for row in csv.DictReader(lines))

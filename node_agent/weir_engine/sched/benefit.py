@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing_extensions import override
 
 from weir_engine.errors import ConfigError
-from weir_engine.ids import RequestId
+from weir_engine.ids import BlockHash, RequestId
 from weir_engine.kv.references import ReferenceCounter
 from weir_engine.kv.view import KvView
 from weir_engine.latency.features import EMPTY_SHAPE, StepShape
@@ -78,23 +78,30 @@ class BenefitSelection(StepListener):
             heads = self._buckets.heads(
                 limit, near_tokens=self._batch.decode_longest, each=_FAMILY_MEMBERS
             )
-            scored = [(-self.score(request), at) for at, request in enumerate(heads)]
+            useful: dict[frozenset[BlockHash], int] = {}
+            scored = [(-self._score(request, useful), at) for at, request in enumerate(heads)]
             self._ranked = [heads[at] for _, at in sorted(scored)]
             self._ranked_limit = limit
         return self._ranked
 
     def score(self, request: Request) -> float:
         """(Benefit - punishment) / time of the last batch with the request, in tokens a second."""
+        return self._score(request, {})
+
+    def _score(self, request: Request, useful: dict[frozenset[BlockHash], int]) -> float:
+        """``useful`` keeps, for this ranking, how many hashes of a set some request wants."""
         hit = self._kv.hit(request)
         new_tokens = min(request.known_tokens - hit.tokens, self._step_tokens)
         benefit = self._batch.decode_requests + hit.tokens + new_tokens
         hit_blocks = hit.tokens // self._block_size
         fresh = -(-request.known_tokens // self._block_size) - hit_blocks
         evicted = self._kv.next_evicted(1 << (fresh - 1).bit_length())
-        lost = evicted.difference(request.block_hashes[:hit_blocks])
-        useful = sum(self._wanted.count(block_hash) > 0 for block_hash in lost)
+        own = evicted.intersection(request.block_hashes[:hit_blocks])
+        if evicted not in useful:
+            useful[evicted] = self._wanted.among(evicted)
+        lost = useful[evicted] - self._wanted.among(own)
         seconds = self._model.predict(self._batch.with_prefill(new_tokens, hit.tokens))
-        return (benefit - useful * self._block_size) / seconds
+        return (benefit - lost * self._block_size) / seconds
 
     @override
     def on_begin(self, plan: StepPlan, requests: Mapping[RequestId, Request]) -> None:

@@ -55,6 +55,19 @@ def test_stock_leaves_an_online_arrival_waiting_where_the_fixed_policy_preempts(
     assert len(calm.plans) > 100
 
 
+def test_requests_of_one_moment_go_in_the_order_given() -> None:
+    specs = tuple(reversed(offline(count=3)))
+    seen: list[Watched] = []
+    replace(replica(), shape=replace(SHAPE, max_seqs=1)).simulate(
+        online=(),
+        offline=Window(specs, size=len(specs)),
+        until_s=60.0,
+        planner=watching(stock(512), seen),
+    )
+    works = [work for plan in seen[0].plans for work in plan.work if work.admitted]
+    assert [work.request_id for work in works] == [spec.id for spec in specs]
+
+
 def test_without_classes_online_requests_queue_behind_offline_ones() -> None:
     first_come, _ = run(stock(512, by_class=False), until_s=60.0)
     by_class, _ = run(stock(512))
