@@ -70,6 +70,7 @@ class Operator:
         self._parts = parts
         self._stopping = asyncio.Event()
         self._synced = asyncio.Event()
+        self._look_now = asyncio.Event()
         self._waits_for = "the API server has not been reached yet"
         self._watch: WatchThread | None = None
         self._watched: tuple[Watched, ...] = ()
@@ -136,8 +137,14 @@ class Operator:
         log.info("operator.stopped")
 
     async def _act(self) -> None:
-        """Waits for the Lease and the first lists, then works."""
+        """Waits for the Lease and the first lists, then works.
+
+        What a standby has seen may be old: a dead watch shows only after a minute. So everything is
+        listed anew, while work begins with what is known.
+        """
         await self._parts.elector.leading.wait()
+        if self._synced.is_set():
+            self._look_now.set()
         await self._synced.wait()
         for key in self._parts.store.user_keys():
             self._parts.queue.add(key)
@@ -160,7 +167,14 @@ class Operator:
                 pause_s = min(WAIT_MOST_S, pause_s * 2)
             else:
                 pause_s = WAIT_FIRST_S
-                await asyncio.sleep(settings.resync_s * random.uniform(0.9, 1.0))
+                await self._until_due(settings.resync_s * random.uniform(0.9, 1.0))
+
+    async def _until_due(self, delay_s: float) -> None:
+        """Waits for the next full list; taking over brings it forward."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(delay_s):
+                await self._look_now.wait()
+        self._look_now.clear()
 
     async def _look(self) -> None:
         """One probe of the kinds and one full list of each."""

@@ -75,11 +75,11 @@ class OperatorSettings(BaseSettings):
         description="Seconds between looks at the progress of all batches and services.",
     )
     vllm_image: str = Field(
-        default="ghcr.io/weir-dev/weir-agent-vllm:0.1.0",
+        default="weir-agent:0.1.0",
         description="Image of services with backend vllm that name none.",
     )
     torch_image: str = Field(
-        default="ghcr.io/weir-dev/weir-agent-torch:0.1.0",
+        default="weir-agent:0.1.0",
         description="Image of services with backend torch that name none.",
     )
     image_pull_policy: str = Field(

@@ -12,12 +12,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import httpx
 
 from tests.support.processes import ProcessDiedError, free_port, tail, wait_ready
+
+PROGRAM = ("-m", "weir_cli", "serve", "operator")
 
 
 class OperatorProcess:
@@ -35,6 +37,8 @@ class OperatorProcess:
     ) -> None:
         """Starts nothing yet. It acts on ``namespace``, None: on all; its Lease is there too."""
         self.name = name
+        # What Python runs: a test may put a broken operator here before it starts it.
+        self.program: Sequence[str] = PROGRAM
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = folder / f"{name}.log"
@@ -59,7 +63,7 @@ class OperatorProcess:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("WEIR_")}
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "weir_cli", "serve", "operator"],
+                [sys.executable, *self.program],
                 env={**inherited, **self.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -180,8 +184,8 @@ class CuttableLine:
                     sink.sendall(data)
 
 
-def until(condition: Callable[[], object], within_s: float, *, every_s: float = 0.05) -> bool:
-    """Whether a condition becomes true in time."""
+def until(condition: Callable[[], object], within_s: float, *, every_s: float = 0.2) -> bool:
+    """Whether a condition becomes true in time; most conditions are a kubectl process each."""
     deadline_s = time.monotonic() + within_s
     while time.monotonic() < deadline_s:
         if condition():

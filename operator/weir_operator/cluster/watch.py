@@ -175,3 +175,5 @@ def quiet_kopf() -> None:
     """Kopf speaks of every event at INFO; what it complains of stays."""
     for name in ("kopf", "kopf.objects", "kopf.activities"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    # It warns that it takes no signals in a thread: the main loop takes them.
+    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)

@@ -7,7 +7,7 @@ refuses; the process then ends (`Watchdog`), since a stuck call cannot be taken 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from random import Random
@@ -27,6 +27,9 @@ from weir_operator.leader.lease import (
 )
 
 log = structlog.get_logger(__name__)
+
+
+_Write = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 
 
 class NotLeaderError(Exception):
@@ -173,8 +176,20 @@ class Elector:
             log.warning("leader.request_failed", reason=str(error))
 
     async def _step(self) -> None:
-        """One read, one decision, at most one write, all within one request timeout."""
+        """One decision and at most one write that succeeds, all within one request timeout.
+
+        A leader that knows the Lease's version renews without reading it first: a change by
+        anybody else is a conflict, and then it reads.
+        """
         terms = self._terms
+        known = self._record
+        if self.may_write() and known is not None and known.holder == self.identity:
+            try:
+                await self._write(known, self._store.replace)
+            except (ConflictError, NotFoundError):
+                log.info("leader.lease_changed", lease=terms.name)
+            else:
+                return
         try:
             record = LeaseRecord.parse(await self._store.read())
         except NotFoundError:
@@ -189,6 +204,11 @@ class Elector:
         )
         if choice == "wait":
             return
+        await self._write(record, self._store.create if choice == "create" else self._store.replace)
+
+    async def _write(self, record: LeaseRecord | None, write: _Write) -> None:
+        """Writes the Lease with us as its holder; time counts from the moment of sending."""
+        terms = self._terms
         manifest = next_manifest(
             record,
             namespace=terms.namespace,
@@ -198,7 +218,6 @@ class Elector:
             now=datetime.now(UTC),
         )
         sent_at_s = self._clock()
-        write = self._store.create if choice == "create" else self._store.replace
         written = LeaseRecord.parse(await write(manifest))
         self._note(written, self._clock())
         self._hold(sent_at_s)

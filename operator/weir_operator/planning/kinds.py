@@ -14,7 +14,8 @@ FINALIZER = f"{GROUP}/batch"
 SERVICE_LABEL = f"{GROUP}/llmservice"
 """On every child and pod of an LLMService: its name."""
 PAUSED_ANNOTATION = f"{GROUP}/paused"
-"""``"true"`` on an LLMService or a BatchJob: the operator changes nothing of it but its status."""
+"""``"true"`` on an LLMService: the operator changes nothing of it but its status; on a BatchJob:
+nothing at all, until it is deleted."""
 
 MANAGED_BY = "weir.dev/operator"
 """The value of ``spec.managedBy`` that this operator acts on."""

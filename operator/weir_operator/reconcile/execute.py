@@ -117,11 +117,23 @@ class Executor:
             times.within(0.0)  # our own writes enqueue nothing: look at their result
         for ref in plan.removals:
             await self._writer.remove(ref)
+        if plan.finalizer is True and await self._submit(key, owner, plan, times):
+            return  # its answer is in the next plan: one status tells of both
         await self._write_status(owner, plan, times)
         for request in plan.requests:
             await self._ask(key, owner, request, times)
         if plan.finalizer is False:
             await self._writer.set_finalizer(owner, wanted=False)
+
+    async def _submit(self, key: ObjectKey, owner: Manifest, plan: Plan, times: _Times) -> bool:
+        """Asks for a batch before anything is said of it; whether the control plane has it now.
+
+        Once a BatchJob: the finalizer is set then, and the next plan finds what was heard.
+        """
+        submissions = [item for item in plan.requests if isinstance(item, PutBatchJob)]
+        for request in submissions:
+            await self._ask(key, owner, request, times)
+        return any(self._reports.job(request.uid) is not None for request in submissions)
 
     async def _release(self, owner: Manifest) -> None:
         try:

@@ -6,6 +6,8 @@ import json
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,7 +16,7 @@ import pytest
 from e2e.cluster.api_server import ApiServer
 from e2e.cluster.kubectl import Kubectl
 from tests.controlplane.agent_sim import SimAgent
-from tests.operator.runtime.test_operator import condition, llmservice
+from tests.operator.runtime.test_operator import batchjob, condition, llmservice
 from tests.support.operator_process import OperatorProcess, until
 from tests.support.stack import Component
 from weir_cli.api import Api, KeyRequest
@@ -109,18 +111,19 @@ def lines(count: int) -> str:
     )
 
 
-def batchjob(name: str = "nightly", *, count: int = 20, **spec: object) -> dict[str, Any]:
-    return {
-        "apiVersion": "weir.dev/v1alpha1",
-        "kind": "BatchJob",
-        "metadata": {"name": name},
-        "spec": {"serviceRef": {"name": "chat"}, "input": {"inline": lines(count)}, **spec},
-    }
+def lined(name: str = "nightly", *, count: int = 20, **spec: object) -> dict[str, Any]:
+    """A BatchJob with so many lines."""
+    return batchjob(name, **{"input": {"inline": lines(count)}, **spec})
 
 
 def status(kubectl: Kubectl, name: str = "nightly") -> dict[str, Any]:
     found = kubectl.get("batchjob", name)
     return {} if found is None else dict(found.get("status", {}))
+
+
+def events(kubectl: Kubectl) -> list[str]:
+    """The reasons of the namespace's Events."""
+    return kubectl.run("get", "events", "--output=jsonpath={.items[*].reason}").stdout.split()
 
 
 def is_gone(kubectl: Kubectl, name: str = "nightly") -> bool:
@@ -130,7 +133,7 @@ def is_gone(kubectl: Kubectl, name: str = "nightly") -> bool:
 async def test_one_batch_over_restarts_then_complete_then_gone(
     world: World, kubectl: Kubectl, namespace: str
 ) -> None:
-    kubectl.apply(llmservice(), batchjob(count=40, ttlSecondsAfterFinished=3))
+    kubectl.apply(llmservice(), lined(count=40, ttlSecondsAfterFinished=3))
     assert until(lambda: status(kubectl).get("batchID"), 20), world.operator
     batch_id = status(kubectl)["batchID"]
     world.operator.send(signal.SIGKILL)
@@ -161,14 +164,13 @@ async def test_one_batch_over_restarts_then_complete_then_gone(
     kubectl.run("wait", "--for=condition=Complete", "batchjob/nightly", "--timeout=15s")
     done = status(kubectl)
     assert done["counts"] == {"total": 40, "completed": 40, "failed": 0}
-    events = kubectl.run("get", "events", "--output=jsonpath={.items[*].reason}").stdout.split()
-    assert "Completed" in events or "Complete" in events, events
+    assert until(lambda: "Completed" in events(kubectl), 5), events(kubectl)
     assert until(lambda: is_gone(kubectl), 15), world.operator
     assert until(lambda: "nightly" not in world.jobs(namespace), 10), world.jobs(namespace)
 
 
 def test_suspend_works_both_ways(world: World, kubectl: Kubectl, namespace: str) -> None:
-    kubectl.apply(llmservice(), batchjob(suspend=True))
+    kubectl.apply(llmservice(), lined(suspend=True))
     suspended = ("batchjob", "nightly", "Suspended")
     assert until(lambda: condition(kubectl, *suspended).get("status") == "True", 15)
     assert "batchID" not in status(kubectl)
@@ -181,8 +183,43 @@ def test_suspend_works_both_ways(world: World, kubectl: Kubectl, namespace: str)
     assert until(lambda: condition(kubectl, *suspended).get("status") == "True", 10)
 
 
+def test_a_deadline_that_passes_is_said(world: World, kubectl: Kubectl) -> None:
+    soon = (datetime.now(UTC) + timedelta(seconds=4)).isoformat(timespec="seconds")
+    kubectl.apply(llmservice(), lined(deadline=soon))
+    assert until(lambda: status(kubectl).get("batchID"), 15), world.operator
+    kubectl.run("wait", "--for=condition=AtRisk", "batchjob/nightly", "--timeout=15s")
+    at_risk = ("batchjob", "nightly", "AtRisk")  # by forecast before, then for sure
+    assert until(lambda: condition(kubectl, *at_risk)["reason"] == "DeadlinePassed", 10)
+    assert condition(kubectl, "batchjob", "nightly", "Failed")["status"] == "False"
+    assert until(lambda: "DeadlinePassed" in events(kubectl), 5), events(kubectl)
+
+
+def test_an_input_by_uri_is_read_and_another_controllers_job_left_alone(
+    world: World, kubectl: Kubectl, tmp_path: Path
+) -> None:
+    (tmp_path / "input.jsonl").write_text(lines(7))
+    prefix = {"tenant": "team", "prefix": tmp_path.as_uri(), "writable": True}
+    with world.http() as client:
+        client.post("/admin/v1/uri-prefixes", json=prefix).raise_for_status()
+    by_uri = {"uri": f"{tmp_path.as_uri()}/input.jsonl"}
+    elsewhere = {"uri": "file:///nowhere/input.jsonl"}
+    kubectl.apply(
+        llmservice(),
+        lined(input=by_uri),
+        lined("refused", input=elsewhere),
+        lined("theirs", managedBy="kueue.x-k8s.io/multikueue"),
+    )
+    assert until(lambda: status(kubectl).get("counts", {}).get("total") == 7, 20), world.operator
+    kubectl.run("wait", "--for=condition=Failed", "batchjob/refused", "--timeout=15s")
+    assert "input.uri" in condition(kubectl, "batchjob", "refused", "Failed")["message"]
+    theirs = kubectl.get("batchjob", "theirs")
+    assert theirs is not None
+    assert "status" not in theirs
+    assert "finalizers" not in theirs["metadata"]
+
+
 def test_deleting_cancels(world: World, kubectl: Kubectl) -> None:
-    kubectl.apply(llmservice(), batchjob())
+    kubectl.apply(llmservice(), lined())
     assert until(lambda: status(kubectl).get("batchID"), 20), world.operator
     batch_id = status(kubectl)["batchID"]
     kubectl.run("delete", "batchjob", "nightly", "--timeout=20s")
@@ -215,28 +252,33 @@ def test_pods_are_registered_and_released(world: World, kubectl: Kubectl, namesp
 
 
 def test_a_control_plane_that_is_away_holds_nothing_up_for_long(
-    world: World, kubectl: Kubectl
+    world: World, kubectl: Kubectl, namespace: str
 ) -> None:
-    kubectl.apply(llmservice(), batchjob("left"))
+    ends = kubectl.inside(f"{namespace}-ends")
+    kubectl.run("create", "namespace", f"{namespace}-ends")
+    ends.apply(llmservice(), lined("held"))
+    kubectl.apply(llmservice(), lined("left"))
     assert until(lambda: status(kubectl, "left").get("batchID"), 20), world.operator
+    assert until(lambda: status(ends, "held").get("batchID"), 20), world.operator
     batch_id = status(kubectl, "left")["batchID"]
     world.controlplane.kill()
     try:
-        kubectl.apply(batchjob("waits"), llmservice("other"))
+        kubectl.apply(lined("waits"), llmservice("other"))
         assert until(lambda: kubectl.get("deployment", "other"), 10), world.operator
         kubectl.run("delete", "batchjob", "left", f"--timeout={DEADLINE_S + 15}s")
         assert is_gone(kubectl, "left")
+        kubectl.run("delete", "namespace", f"{namespace}-ends", "--timeout=45s")
         assert world.operator.ready()
     finally:
         world.controlplane.start()
     assert until(lambda: batch_status(world, batch_id) == "cancelled", 20), world.operator
     assert until(lambda: status(kubectl, "waits").get("batchID"), 20), world.operator
-    assert world.operator.metric("weir_operator_orphans_cancelled_total") == 1
+    assert until(lambda: world.operator.metric("weir_operator_orphans_cancelled_total") == 2, 10)
 
 
 def test_a_refusal_is_said_and_ends_when_its_cause_does(world: World, kubectl: Kubectl) -> None:
     named = {"configMapKeyRef": {"name": "lines", "key": "input.jsonl"}}
-    kubectl.apply(llmservice(), batchjob(input=named))
+    kubectl.apply(llmservice(), lined(input=named))
     assert until(lambda: status(kubectl).get("conditions"), 15), world.operator
     assert "batchID" not in status(kubectl)
     given = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "lines"}}

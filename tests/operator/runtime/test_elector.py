@@ -225,6 +225,33 @@ def test_a_lease_taken_or_deleted_by_hand_ends_the_leader() -> None:
     run_virtual(main)
 
 
+def test_a_leader_renews_by_one_call_and_bears_a_change_by_others() -> None:
+    class Counted(Line):
+        reads = 0
+
+        async def read(self) -> Mapping[str, Any]:
+            self.reads += 1
+            return await super().read()
+
+    async def main(clock: Callable[[], float]) -> None:
+        server = LeaseServer()
+        replica = Replica("a", server, clock)
+        await leader_of(replica, within_s=5)
+        counted = Counted(server)
+        replica.elector._store = counted
+        await asyncio.sleep(10)
+        assert counted.reads == 0
+        assert server.lease is not None
+        labels = {"metadata": {**server.lease["metadata"], "labels": {"a": "b"}}}
+        server.write({**server.lease, **labels}, create=False)
+        await asyncio.sleep(10)
+        assert counted.reads == 1
+        assert replica.elector.may_write()
+        assert server.lease["metadata"]["labels"] == {"a": "b"}
+
+    run_virtual(main)
+
+
 def test_renewals_count_from_when_they_were_sent() -> None:
     class Slow(Line):
         async def replace(self, manifest: Mapping[str, Any]) -> Mapping[str, Any]:

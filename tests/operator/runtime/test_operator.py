@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -23,12 +24,28 @@ CHILDREN = (
 )
 
 
+METRIC = {
+    "type": "Resource",
+    "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}},
+}
+
+
 def llmservice(name: str = "chat", **spec: object) -> dict[str, Any]:
     return {
         "apiVersion": "weir.dev/v1alpha1",
         "kind": "LLMService",
         "metadata": {"name": name},
         "spec": {"model": {"uri": "hf://org/model", "servedName": "m"}, **spec},
+    }
+
+
+def batchjob(name: str = "nightly", **spec: object) -> dict[str, Any]:
+    given = {"inline": '{"custom_id": "1"}\n'}
+    return {
+        "apiVersion": "weir.dev/v1alpha1",
+        "kind": "BatchJob",
+        "metadata": {"name": name},
+        "spec": {"serviceRef": {"name": "chat"}, "input": given, **spec},
     }
 
 
@@ -54,9 +71,7 @@ def condition(kubectl: Kubectl, kind: str, name: str, which: str) -> dict[str, A
     return next((item for item in conditions if item["type"] == which), {})
 
 
-def test_children_live_with_their_service(
-    operator: OperatorProcess, api_server: ApiServer, kubectl: Kubectl, namespace: str
-) -> None:
+def test_children_live_with_their_service(operator: OperatorProcess, kubectl: Kubectl) -> None:
     kubectl.apply(llmservice())
     assert until(lambda: not missing(kubectl), 15), (missing(kubectl), operator)
     configured = ("llmservice", "chat", "Configured")
@@ -65,20 +80,39 @@ def test_children_live_with_their_service(
     assert live is not None
     assert live["status"]["observedGeneration"] == live["metadata"]["generation"]
 
-    # Applied twice: nothing is written for the second.
-    assert until(lambda: condition(kubectl, "llmservice", "chat", "Available"), 10)
-    steady(api_server, operator, namespace)
-    before = api_server.audit.position()
-    kubectl.apply(llmservice())
-    steady(api_server, operator, namespace)
-    written = api_server.audit.writes(since=before, namespace=namespace)
-    assert [call for call in written if is_its(call.user_agent, operator, call.resource)] == []
-
     # Any child that is deleted is back within 5 s.
     for kind, name in CHILDREN:
         before_uid = uid(kubectl, kind, name)
         kubectl.run("delete", kind, name, "--wait=false")
         assert until(partial(is_another, kubectl, kind, name, before_uid), 5), (kind, operator)
+
+
+def test_applying_twice_writes_nothing(
+    operator: OperatorProcess, api_server: ApiServer, kubectl: Kubectl, namespace: str
+) -> None:
+    objects = (llmservice(), batchjob())
+    for options in ((), ("--server-side", "--force-conflicts")):
+        kubectl.apply(*objects, options=options)
+        assert until(lambda: condition(kubectl, "llmservice", "chat", "Available"), 15), operator
+        assert until(lambda: condition(kubectl, "batchjob", "nightly", "Accepted"), 10), operator
+        steady(api_server, operator, namespace)
+        versions, before = resource_versions(kubectl), api_server.audit.position()
+        kubectl.apply(*objects, options=options)
+        steady(api_server, operator, namespace)
+        assert resource_versions(kubectl) == versions
+        written = api_server.audit.writes(since=before, namespace=namespace)
+        # Server-side apply is always sent; that nothing came of it shows in the versions.
+        allowed = {"patch"} if options else set()
+        asked = {call.verb for call in written if call.user_agent.startswith("kubectl/")}
+        assert asked == allowed
+        assert [call for call in written if is_its(call.user_agent, operator, call.resource)] == []
+
+
+def resource_versions(kubectl: Kubectl) -> list[str]:
+    """Of the user's objects and of every child."""
+    places = (("llmservice", "chat"), ("batchjob", "nightly"), *CHILDREN)
+    found = [kubectl.get(kind, name) or {} for kind, name in places]
+    return [str(item["metadata"]["resourceVersion"]) for item in found]
 
 
 def uid(kubectl: Kubectl, kind: str, name: str) -> str | None:
@@ -107,6 +141,38 @@ def steady(api_server: ApiServer, operator: OperatorProcess, namespace: str) -> 
     assert until(quiet, 20), operator
 
 
+EDITS: dict[str, dict[str, Any]] = {
+    "serviceaccount": {"automountServiceAccountToken": True},
+    "service": {"spec": {"selector": {"weir.dev/llmservice": "x"}}},
+    "deployment": {"spec": {"progressDeadlineSeconds": 5}},
+    "poddisruptionbudget": {"spec": {"maxUnavailable": 7}},
+    "networkpolicy": {"spec": {"policyTypes": ["Ingress"]}},
+    "horizontalpodautoscaler": {"spec": {"maxReplicas": 9}},
+}
+
+
+@pytest.mark.parametrize("kind", EDITS)
+def test_any_child_that_is_edited_is_put_back_and_foreign_fields_stay(
+    operator: OperatorProcess, kubectl: Kubectl, kind: str
+) -> None:
+    kubectl.apply(llmservice(autoscaling={"type": "HPA", "maxReplicas": 4, "metrics": [METRIC]}))
+    assert until(lambda: kubectl.get(kind, "chat"), 15), operator
+    before = kubectl.get(kind, "chat")
+    assert before is not None
+    foreign = {"metadata": {"annotations": {"team": "search"}, "labels": {"theirs": "1"}}}
+    kubectl.run("patch", kind, "chat", "--type=merge", "-p", json.dumps(EDITS[kind] | foreign))
+
+    def back() -> bool:
+        found = kubectl.get(kind, "chat") or {}
+        return all(found.get(field) == before.get(field) for field in EDITS[kind])
+
+    assert until(back, 5), (kubectl.get(kind, "chat"), operator)
+    found = kubectl.get(kind, "chat")
+    assert found is not None
+    assert found["metadata"]["annotations"]["team"] == "search"
+    assert found["metadata"]["labels"]["theirs"] == "1"
+
+
 def test_edits_are_undone_and_additions_kept(operator: OperatorProcess, kubectl: Kubectl) -> None:
     kubectl.apply(llmservice())
     assert until(lambda: not missing(kubectl), 15), operator
@@ -118,15 +184,6 @@ def test_edits_are_undone_and_additions_kept(operator: OperatorProcess, kubectl:
         return int((kubectl.get("deployment", "chat") or {"spec": {}})["spec"].get("replicas", -1))
 
     assert until(lambda: replicas() == 1, 5), operator
-    kubectl.run(
-        "patch", "service", "chat", "-p", '{"spec":{"selector":{"weir.dev/llmservice":"x"}}}'
-    )
-
-    def selects() -> bool:
-        found = kubectl.get("service", "chat")
-        return found is not None and found["spec"]["selector"].get("weir.dev/llmservice") == "chat"
-
-    assert until(selects, 5), operator
     found = kubectl.get("deployment", "chat")
     assert found is not None
     assert found["metadata"]["annotations"]["team"] == "search"
