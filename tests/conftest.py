@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from e2e.cluster.api_server import ApiServer
@@ -26,6 +27,9 @@ RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 def pytest_configure() -> None:
     # Python ends at once on SIGTERM: the servers that the tests started would stay behind.
     signal.signal(signal.SIGTERM, lambda _number, _frame: pytest.exit("terminated", 143))
+    # How long an example takes says how busy the machine is.
+    hypothesis.settings.register_profile("weir", deadline=None)
+    hypothesis.settings.load_profile("weir")
 
 
 @pytest.fixture(scope="session")

@@ -80,7 +80,7 @@ def _make_bucket(url: str) -> None:
     while True:
         try:
             httpx.put(url).raise_for_status()
-        except httpx.ConnectError:
+        except httpx.TransportError:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)

@@ -28,7 +28,7 @@ class Fleet:
 
     async def until(self, client: openai.AsyncOpenAI, batch_id: str, status: str) -> ClientBatch:
         """The batch once it has this status; fails when it ends otherwise."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while True:
                 batch = await client.batches.retrieve(batch_id)
                 if batch.status == status:

@@ -55,7 +55,7 @@ class Lab:
 
     async def until(self, batch_id: str, status: str) -> ClientBatch:
         """The batch once it has this status; fails when it ends otherwise."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while True:
                 batch = await self.openai.batches.retrieve(batch_id)
                 if batch.status == status:
@@ -65,14 +65,14 @@ class Lab:
 
     async def syncs_until(self, agent: SimAgent, done: Callable[[], bool], **given: Any) -> None:  # noqa: ANN401
         """Syncs until ``done``: what other tasks do in the background shows a little later."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while not done():
                 await agent.sync(**given)
                 await asyncio.sleep(0.02)
 
     async def works_until(self, agent: SimAgent, batch_id: str, status: str) -> ClientBatch:
         """Lets the agent work until the batch has this status."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(240):
             while (batch := await self.openai.batches.retrieve(batch_id)).status != status:
                 assert batch.status not in ENDED, batch
                 await agent.work()

@@ -76,7 +76,7 @@ async def running(
 
 
 async def eventually(
-    holds: Callable[[], bool | Awaitable[bool]], *, within_s: float = 30.0
+    holds: Callable[[], bool | Awaitable[bool]], *, within_s: float = 120.0
 ) -> None:
     """Returns once ``holds`` is true; fails after ``within_s``."""
     async with asyncio.timeout(within_s):

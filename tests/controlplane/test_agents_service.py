@@ -129,6 +129,19 @@ async def test_what_a_service_serves_can_be_named_by_batches(desk: Lab) -> None:
     await desk.submit(2, model="another")
 
 
+async def test_a_model_that_an_agent_says_later_can_be_named_too(desk: Lab) -> None:
+    """Also by a sync that moves no lease; pods of two revisions beside each other both count."""
+    old, new = desk.agent(), desk.agent()
+    await old.sync(state="starting", models=[])
+    await old.sync(models=[{"name": "another", "revision": "1"}])
+    await new.sync(models=[{"name": "another", "revision": "2"}])
+    await old.sync(models=[{"name": "another", "revision": "1"}])
+    async with desk.plane.services.database.read() as session:
+        rows = await session.execute(select(ServedModel.name, ServedModel.revision))
+    assert sorted(tuple(row) for row in rows) == [("another", "1"), ("another", "2")]
+    await desk.submit(2, model="another")
+
+
 async def test_rule_11_an_overloaded_replica_says_when_to_come_back(
     desk: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,16 +185,14 @@ async def test_rule_11_without_its_database_the_plane_still_answers_idle_agents(
 
 async def test_the_fleets_metrics_are_there(desk: Lab) -> None:
     await desk.agent().sync(telemetry=telemetry(online_kv_blocks=321))
-    shown = {"agent": "pod-0"}
+    shown = {"service": "svc", "agent": "pod-0"}
     await desk.syncs_until(
         desk.agent("pod-1"),
         lambda: REGISTRY.get_sample_value("weir_pod_online_kv_blocks", shown) == 321,
         state="starting",
     )
-    assert REGISTRY.get_sample_value("weir_pod_kv_blocks", {"agent": "pod-0"}) == 1000
-    assert (
-        REGISTRY.get_sample_value("weir_pod_offline_kv_threshold_blocks", {"agent": "pod-0"}) == 300
-    )
+    assert REGISTRY.get_sample_value("weir_pod_kv_blocks", shown) == 1000
+    assert REGISTRY.get_sample_value("weir_pod_offline_kv_threshold_blocks", shown) == 300
     assert REGISTRY.get_sample_value("weir_agents", {"state": "serving"}) == 1
 
 

@@ -72,7 +72,7 @@ async def operator(
 async def works(op: Operator, uid: str, status: str = "completed", **agent: Any) -> Json:  # noqa: ANN401
     """Lets a pod work until the job has this status."""
     pod = op.lab.agent(**agent)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(240):
         while (view := await op.get(uid))["status"] != status:
             await pod.work()
             await asyncio.sleep(0.02)

@@ -1,24 +1,40 @@
-"""The file store on S3: one completed upload, or nothing (design.md §8.8)."""
+"""The file store on S3: one completed upload in equal parts, or nothing (§8.6, §8.8)."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 
+import fsspec
 import pytest
 
 from weir_controlplane.errors import StorageError
 from weir_controlplane.files.storage import PART_BYTES, Storage
 
 
+def tag_of(s3_url: str, key: str) -> str:
+    file_system, root = fsspec.core.url_to_fs(s3_url)
+    tag: str = file_system.info(f"{root}/{key}", refresh=True)["ETag"]
+    return tag.strip('"')
+
+
+def multipart_tag(content: bytes) -> str:
+    """S3's tag of an object that came in parts of 16 MiB, the last one shorter."""
+    starts = range(0, len(content), PART_BYTES)
+    parts = [hashlib.md5(content[n : n + PART_BYTES]).digest() for n in starts]  # noqa: S324
+    return f"{hashlib.md5(b''.join(parts)).hexdigest()}-{len(parts)}"  # noqa: S324
+
+
 async def test_objects_on_s3(s3_url: str) -> None:
     storage = Storage(s3_url)
     await storage.open()
-    content = os.urandom(PART_BYTES + 1000)
+    content = os.urandom(2 * PART_BYTES + 1000)
     async with storage.writer("a/b") as writer:
-        for start in range(0, len(content), 1 << 20):
-            await writer.write(content[start : start + (1 << 20)])
+        for start in range(0, len(content), 700_001):
+            await writer.write(content[start : start + 700_001])
         assert not await storage.exists("a/b")
     assert await storage.size_bytes("a/b") == len(content)
+    assert tag_of(s3_url, "a/b") == multipart_tag(content)
     assert b"".join([block async for block in storage.stream("a/b")]) == content
     ranges = [(5, 9), (0, 2), (len(content) - 1, len(content) + 50)]
     assert await storage.read_ranges("a/b", ranges) == [content[5:9], content[:2], content[-1:]]

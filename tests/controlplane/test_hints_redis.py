@@ -79,8 +79,8 @@ async def test_rule_13_without_redis_sending_and_waiting_still_work() -> None:
     nudge = RedisNudge("redis://127.0.0.1:1/0")
     task = asyncio.create_task(nudge.listen())
     await nudge.send("chunks")
-    async with asyncio.timeout(10):  # less than the wait: our own hint needs no Redis
-        await nudge.wait("chunks", 30.0)
+    async with asyncio.timeout(250):  # less than the wait: our own hint needs no Redis
+        await nudge.wait("chunks", 300.0)
         await nudge.wait("chunks", 0.05)
     assert not task.done()
     await end(task)

@@ -253,7 +253,7 @@ async def _fresh(settings: Any, token: str) -> object:  # noqa: ANN401
         audience="weir",
     )
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while (found := await reviewer.bearer(token)) is not None:
                 reviewer._answers.clear()
                 await asyncio.sleep(0.2)

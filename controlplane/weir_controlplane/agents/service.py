@@ -92,7 +92,7 @@ class AgentService:
         self._in_flight = 0
         self._settling = asyncio.Semaphore(SETTLING)
         self._waiting = 0
-        self._told_models: dict[str, tuple[tuple[str, str, int | None], ...]] = {}
+        self._told_models: set[tuple[str, tuple[tuple[str, str, int | None], ...]]] = set()
 
     async def sync(self, agent_id: str, request: SyncRequest) -> SyncReply:
         """The answer to a sync.
@@ -119,6 +119,8 @@ class AgentService:
     async def _sync(self, entry: AgentEntry, request: SyncRequest) -> SyncReply:
         now_s = self.clock_s()
         self._refuse_stale(entry, request)
+        # Before the agent is known: who sees it serve may name its models at once.
+        await self._announce_models(request)
         wanted = self._plan(entry, request)
         settled: Settled | None = None
         if wanted or self._needs_database(entry, request, now_s):
@@ -216,7 +218,6 @@ class AgentService:
         entry.renewed_at = self.clock_s()
         grants = (*settled.grants, *settled.adopted)
         self.view.granted(settled.incarnation, grants, settled.now_s)
-        await self._announce_models(request)
         if settled.released or settled.deaths_accepted:
             await self.nudge.send(CHUNKS_TOPIC)
         return settled
@@ -224,7 +225,7 @@ class AgentService:
     async def _announce_models(self, request: SyncRequest) -> None:
         """Notes what the service serves, so that batches may name it."""
         models = tuple((item.name, item.revision, item.max_model_len) for item in request.models)
-        if not models or self._told_models.get(request.service) == models:
+        if not models or (request.service, models) in self._told_models:
             return
         insert = postgresql.insert if self.database.dialect == "postgresql" else sqlite.insert
         async with self.database.transaction() as session:
@@ -236,7 +237,7 @@ class AgentService:
                     .values(**key, **seen)
                     .on_conflict_do_update(index_elements=list(key), set_=seen)
                 )
-        self._told_models[request.service] = models
+        self._told_models.add((request.service, models))
 
     def closed(self, chunk_id: str, batch_id: str | None) -> None:
         """Notes that a commit was answered: the chunk is nobody's any more."""

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.utils import get_protocol
 
 from weir_controlplane.errors import StorageError, StorageFullError
 from weir_controlplane.ids import new_nonce
@@ -42,7 +43,9 @@ class Storage:
             ValueError: fsspec does not know this kind of URL, or lacks its library.
         """
         try:
-            self._fs, root = fsspec.core.url_to_fs(url)
+            # Else parts are as long as what had come in by then.
+            options = {"fixed_upload_size": True} if get_protocol(url) in {"s3", "s3a"} else {}
+            self._fs, root = fsspec.core.url_to_fs(url, **options)
         except (ImportError, ValueError) as error:
             raise ValueError(f"files_url: {error}") from error
         self._root = root.rstrip("/")
