@@ -199,13 +199,15 @@ class BidirectionalKvManager(KvManager):
 
     def _claim_order(self) -> Iterator[Claim]:
         hashes, references = self._table.hashes, self._table.references
-        backs = []
-        for request_id, request in self._offline.items():
-            held = enumerate(self._holdings[request_id].blocks)
-            private = [(at, b) for at, b in held if hashes[b] is None and references[b] == 1]
-            if private:
-                backs.append(Back(request, private, bool(self._by_back.get(request_id))))
-        return self._order(backs, self._block_size)
+        backs = [
+            Back(request, self._holdings[request_id].blocks, bool(self._by_back.get(request_id)))
+            for request_id, request in self._offline.items()
+        ]
+
+        def usable(block: int) -> bool:
+            return hashes[block] is None and references[block] == 1
+
+        return self._order(backs, usable, self._block_size)
 
     @override
     def _both_ends(self) -> frozenset[int]:

@@ -4,7 +4,7 @@ Slots are counted from the left. Online fills them from the left, offline from t
 meet, online overwrites. Values and pure functions; who holds a block is the manager's business.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -56,13 +56,10 @@ class SharedBlock:
 
 
 class Back(NamedTuple):
-    """An offline request with blocks whose front is free; ``private`` says which, by place.
-
-    ``disturbed``: some of its slots are lost, or blocked, already.
-    """
+    """An offline request and its blocks; ``disturbed``: slots are lost, or blocked, already."""
 
     request: Request
-    private: Sequence[tuple[int, int]]
+    blocks: Sequence[int]
     disturbed: bool
 
 
@@ -74,33 +71,50 @@ class Claim(NamedTuple):
     at: int
 
 
-ClaimOrder = Callable[[Iterable[Back], int], Iterator[Claim]]
-"""Yields every block whose front may be taken, the next one first; ``size`` in slots."""
+ClaimOrder = Callable[[Sequence[Back], Callable[[int], bool], int], Iterator[Claim]]
+"""Of backs, a test whether a block's front may be taken, and the slots of a block: yields every
+front that may, the next one first. Lazy: few are asked for."""
 
 
-def most_empty_first(backs: Iterable[Back], size: int) -> Iterator[Claim]:
+def most_empty_first(
+    backs: Sequence[Back], usable: Callable[[int], bool], size: int
+) -> Iterator[Claim]:
     """Blocks with the most empty slots first; of equally full ones the latest arrival's.
 
     Source: BROS §5.2, "always preempt BE cache blocks with the most empty slots".
     """
-    claims = [
-        (filled_slots(back.request.computed_tokens, at, size), _latest(back), -at, block, back)
-        for back in backs
-        for at, block in back.private
-    ]
-    for _, _, at, block, back in sorted(claims, key=lambda claim: claim[:3]):
-        yield Claim(block, back.request, -at)
+    ordered = sorted(backs, key=_latest)
+    partial = []
+    for back in ordered:
+        for at in range(back.request.computed_tokens // size, len(back.blocks)):
+            if usable(back.blocks[at]):
+                filled = filled_slots(back.request.computed_tokens, at, size)
+                partial.append((filled, Claim(back.blocks[at], back.request, at)))
+    partial.sort(key=lambda entry: entry[0])
+    yield from (claim for _, claim in partial)
+    for back in ordered:
+        full = min(back.request.computed_tokens // size, len(back.blocks))
+        yield from _from_the_end(back, full, usable)
 
 
-def one_at_a_time(backs: Iterable[Back], size: int) -> Iterator[Claim]:  # noqa: ARG001
+def one_at_a_time(
+    backs: Sequence[Back],
+    usable: Callable[[int], bool],
+    size: int,  # noqa: ARG001
+) -> Iterator[Claim]:
     """All blocks of one offline request before the next one's; those disturbed already first.
 
     Ours: a request that misses one slot cannot run, so as few as possible should miss any. Within
     a request the end goes first, and of requests the latest arrival.
     """
-    for back in sorted(backs, key=lambda back: (not back.disturbed, _latest(back))):
-        for at, block in reversed(back.private):
-            yield Claim(block, back.request, at)
+    for back in sorted(backs, key=lambda back: (not back.disturbed, *_latest(back))):
+        yield from _from_the_end(back, len(back.blocks), usable)
+
+
+def _from_the_end(back: Back, blocks: int, usable: Callable[[int], bool]) -> Iterator[Claim]:
+    for at in range(blocks - 1, -1, -1):
+        if usable(back.blocks[at]):
+            yield Claim(back.blocks[at], back.request, at)
 
 
 def _latest(back: Back) -> tuple[float, str]:
