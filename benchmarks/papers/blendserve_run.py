@@ -123,11 +123,13 @@ class BlendFeeder:
     Source: BlendServe §3: the overview's steps 1 to 4, in that order.
     """
 
-    def __init__(self, case: Case, batch: BatchSet, tree: DensityTree, prompts: Prompts) -> None:
+    def __init__(self, case: Case, batch: BatchSet) -> None:
         self._case = case
         self._batch = batch
-        self._tree = tree
-        self._prompts = prompts
+        # Densities of the batch as it is, not in the units that it is simulated in: an exam's two
+        # tokens of output would count as a whole unit of them.
+        self._prompts = prompts = case.workload.prompts()
+        self._tree = tree = build_tree(prompts)
         known = case.workload.source == Source.VIDEO
         rng = np.random.default_rng((case.seed, 7))
         self._sampled = sample_requests(len(prompts), known=known, share=SAMPLED_SHARE, rng=rng)
@@ -166,12 +168,12 @@ class BlendFeeder:
     def _plan(self) -> BlendOrder:
         outputs = estimate_outputs(
             self._tree,
-            outputs=self._batch.output_tokens.astype(np.float64),
+            outputs=self._case.workload.output_tokens.astype(np.float64),
             seen=self._seen,
         )
         order = blend(self._tree, self._prompts, outputs=outputs, model=self._case.model)
         rest = ~self._sampled[order.requests]
-        self._held = self._prompts.tokens + outputs / 2
+        self._held = self._held_tokens(outputs)
         return BlendOrder(
             requests=order.requests[rest],
             density=order.density[rest],
@@ -180,6 +182,15 @@ class BlendFeeder:
             family=order.family[rest],
             target_density=order.target_density,
         )
+
+    def _held_tokens(self, outputs: NDArray[np.float64]) -> NDArray[np.float64]:
+        """KV that each request reads in a step on average, over the steps that it is there.
+
+        A planned step stands for many: who needs two of them is simulated as if it stayed for all.
+        """
+        factor = self._case.factor
+        stays = (np.maximum(outputs - 1, 0) / factor).round() * factor + factor
+        return (self._prompts.tokens + outputs / 2) * outputs / stays
 
     def _take_side(self, order: BlendOrder, side: Side) -> Iterator[RequestSpec]:
         missing = _WINDOW - self.pool.waiting(side)
@@ -225,7 +236,7 @@ def run_arm(case: Case, arm: Arm) -> Outcome:
         eviction=LruEviction(),
     )
     backend = ProfileCost(profile=case.profile, backend=arm.backend, interference=case.interference)
-    cost = CoarseCost(backend, factor=case.factor)
+    cost = CoarseCost(backend, factor=case.factor, multiple=arm.multiple)
     scheduler, feeder = _scheduler(case, arm, batch, tree, prompts, shape, kv)
     engine = BatchEngine(
         kv=kv, cost=cost, rng=np.random.default_rng(case.seed), batch=batch, counted=False
@@ -248,7 +259,7 @@ def _scheduler(  # noqa: PLR0913 - the arms' composition root
     kv: KvManager,
 ) -> tuple[Planner, Feeder]:
     if arm.order == "blend":
-        blended = BlendFeeder(case, batch, tree, prompts)
+        blended = BlendFeeder(case, batch)
         return _weir(arm, case.factor, shape, kv, blended.pool), blended
     order = tree.depth_first(np.zeros(tree.nodes))
     if arm.order == "shuffled":
@@ -285,7 +296,7 @@ def _weir(arm: Arm, factor: int, shape: EngineShape, kv: KvManager, pool: Offlin
         shape=shape,
         slos=(),
         kv=kv,
-        model=BatchOnlyModel(multiple=arm.multiple),
+        model=BatchOnlyModel(),
         pool=CoarsePool(pool, factor=min(factor, _CANDIDATES)),
         policy=Policy(offline_kv_blocks=shape.total_blocks, offline_seq_slots=arm.max_seqs),
     )

@@ -128,13 +128,17 @@ class DualScanOrder:
         queues = {side: iter(self._waiting[side].values()) for side in Side}
         heads = {side: next(queue, None) for side, queue in queues.items()}
         found: list[Request] = []
+        part, between = 0.0, (-1.0, -1.0)  # units are long: the densities seldom change
         while len(found) < limit:
             left, right = heads[Side.LEFT], heads[Side.RIGHT]
             if left is None or right is None:
                 rest = Side.RIGHT if left is None else Side.LEFT
                 found += _rest(heads[rest], queues[rest], limit - len(found))
                 break
-            side = self._lacking(held, left[1].density, right[1].density)
+            if between != (left[1].density, right[1].density):
+                between = (left[1].density, right[1].density)
+                part = self._left_part(*between)
+            side = _lacking(held, part)
             request, hint = left if side is Side.LEFT else right
             found.append(request)
             held[side] += hint.held_tokens
@@ -149,21 +153,25 @@ class DualScanOrder:
                 held[hint.side] += hint.held_tokens
         return held
 
-    def _lacking(self, held: dict[Side, float], left: float, right: float) -> Side:
-        """The side whose share of what is held is furthest below its part."""
-        part = partition_memory(
+    def _left_part(self, left: float, right: float) -> float:
+        """The part of all memory that is the left side's."""
+        return partition_memory(
             1.0, left_density=left, right_density=right, target_density=self._target
-        )
-        total = held[Side.LEFT] + held[Side.RIGHT]
-        if total == 0:
-            return Side.LEFT if part.left >= part.right else Side.RIGHT
-        return Side.LEFT if held[Side.LEFT] < part.left * total else Side.RIGHT
+        ).left
 
     def _leave(self, request_id: RequestId) -> _Waiting:
         side = self._side.pop(request_id, None)
         if side is None:
             raise UnknownRequestError(f"request {request_id} does not wait in the pool")
         return self._waiting[side].pop(request_id)
+
+
+def _lacking(held: dict[Side, float], left_part: float) -> Side:
+    """The side whose share of what is held is below its part."""
+    total = held[Side.LEFT] + held[Side.RIGHT]
+    if total == 0:
+        return Side.LEFT if left_part >= 0.5 else Side.RIGHT
+    return Side.LEFT if held[Side.LEFT] < left_part * total else Side.RIGHT
 
 
 def _rest(head: _Waiting | None, queue: Iterator[_Waiting], upto: int) -> list[Request]:

@@ -134,12 +134,18 @@ class CoarseCost:
     steps; prompts are computed one after the other over the steps, each with its share of tokens.
     ``compute_s`` and ``memory_s`` sum up dense layers with prefills (``prefill_s`` of it attention)
     and attention of the decodes.
-    ``timed`` bounds how many of the steps are timed; they stand for the others.
+    ``timed`` bounds how many of the steps are timed; they stand for the others. ``multiple``: the
+    tokens of the steps are rounded up and down to multiples of it, so that their sum stays.
+
+    Source of ``multiple``: BlendServe §4 and §5.3, "alternately round up/down ... by amortization".
     """
 
-    def __init__(self, cost: ProfileCost, *, factor: int = 1, timed: int = 4) -> None:
+    def __init__(
+        self, cost: ProfileCost, *, factor: int = 1, timed: int = 4, multiple: int = 1
+    ) -> None:
         self._cost = cost
         self._factor = factor
+        self._multiple = multiple
         self._stride = max(1, factor // timed)
         self.compute_s = 0.0
         self.prefill_s = 0.0
@@ -165,16 +171,27 @@ class CoarseCost:
         longest = factor * max(decodes, default=0)
         total_s = 0.0
         weight = factor / len(range(0, factor, self._stride))
+        sizes = self._sizes(share, len(decodes)) if factor > 1 else [(share + len(decodes), 1.0)]
         for prefills in islice(_spread(prompts, share, factor), 0, None, self._stride):
-            batch = StepBatch(
-                share + len(decodes), prefills, len(decodes), context, shortest, longest
-            )
-            time = self._cost.profile.timing.step(batch)
-            total_s += weight * self._cost.total_s(time)
-            self.prefill_s += weight * time.prefill_s
-            self.compute_s += weight * (time.dense_s + time.prefill_s)
-            self.memory_s += weight * time.decode_s
+            for tokens, part in sizes:
+                batch = StepBatch(tokens, prefills, len(decodes), context, shortest, longest)
+                time = self._cost.profile.timing.step(batch)
+                steps = weight * part
+                total_s += steps * self._cost.total_s(time)
+                self.prefill_s += steps * time.prefill_s
+                self.compute_s += steps * (time.dense_s + time.prefill_s)
+                self.memory_s += steps * time.decode_s
         return total_s
+
+    def _sizes(self, prefill_tokens: int, decodes: int) -> list[tuple[int, float]]:
+        """Tokens of the steps and how large a part of them has so many; all have the decodes."""
+        tokens, multiple = prefill_tokens + decodes, self._multiple
+        if not prefill_tokens or not tokens % multiple:
+            return [(tokens, 1.0)]
+        above = tokens + multiple - tokens % multiple
+        below = max(tokens - tokens % multiple, decodes)
+        part = (tokens - below) / (above - below)
+        return [(below, 1.0 - part), (above, part)]
 
 
 def _spread(prompts: Sequence[Part], share: int, factor: int) -> Iterator[list[tuple[int, int]]]:

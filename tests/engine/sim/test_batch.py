@@ -15,7 +15,7 @@ from weir_engine.sim.batch import BatchEngine, BatchSet, CoarseCost, OrderFeeder
 from weir_engine.sim.cost import Part
 from weir_engine.sim.loop import Simulation
 from weir_engine.sim.profile_cost import Backend, ProfileCost, batch_of
-from weir_engine.sim.profiles import load_profile
+from weir_engine.sim.profiles import StepBatch, load_profile
 from weir_engine.sim.records import SimResult
 
 _PROFILE = load_profile("a100-80gb-llama-3.1-8b")
@@ -104,3 +104,22 @@ def test_a_coarse_step_is_its_prompts_one_after_the_other() -> None:
     assert seconds == pytest.approx(one + other)
     assert coarse.work_s(()) == 0.0
     assert coarse.empty_step_s == _cost().empty_step_s
+
+
+def test_steps_planned_as_one_are_rounded_to_multiples_up_and_down() -> None:
+    """300 tokens a step become 256 and 384, two to one; 300 decodes alone stay what they are."""
+    prompt, decodes = Part(tokens=280, computed_tokens=0), [Part(tokens=1, computed_tokens=9)] * 20
+    rng = np.random.default_rng(0)
+    tiled = CoarseCost(_cost(), factor=3, multiple=128)
+    seconds = tiled.seconds([prompt, *decodes], rng)
+    whole = CoarseCost(_cost(), factor=3)
+    whole_s = whole.seconds([prompt, *decodes], rng)
+    dense = {n: _PROFILE.timing.step(StepBatch(n, [], 0, 0, 0, 0)).dense_s for n in (256, 300, 384)}
+    expected_s = 2 * dense[256] + dense[384] - 3 * dense[300]
+    step = (300 - 256) / 128 * 3  # a third, to the tokens
+    assert seconds - whole_s == pytest.approx(
+        (3 - step) * dense[256] + step * dense[384] - 3 * dense[300]
+    )
+    assert seconds - whole_s == pytest.approx(expected_s, rel=0.1)
+    alone = [Part(tokens=1, computed_tokens=9)] * 300
+    assert tiled.seconds(alone, rng) == pytest.approx(whole.seconds(alone, rng))
