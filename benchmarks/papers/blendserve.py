@@ -41,7 +41,7 @@ ARMS = {
         ),
         Arm(name="BlendServe", order="blend", backend=_O, reserve=_RESERVE, multiple=_TILE),
         Arm(name="BlendServe-untiled", order="blend", backend=_O, reserve=_RESERVE),
-    )  # fmt: skip
+    )
 }
 DECLARED = Interference()
 _BASE, _OURS = "NanoFlow-DFS", "BlendServe"
