@@ -322,9 +322,17 @@ async def test_probes_and_metrics(start_agent: StartAgent) -> None:
         assert "weir_online_ttft_seconds_count 1.0" in metrics
         assert "weir_online_tbt_seconds_count 2.0" in metrics
         assert 'weir_kv_blocks{class="offline"} 5.0' in metrics
-        running.agent.request_stop()
-        assert (await client.get("/readyz")).text == "draining\n"
-        assert (await client.get("/healthz")).status_code == 200
+
+
+async def test_probes_while_draining(start_agent: StartAgent) -> None:
+    engine = FakeEngine(delay_s=1.0)
+    async with start_agent(engine) as running, httpx.AsyncClient(base_url=running.url) as client:
+        await running.until(lambda: running.agent._serving)
+        body = {"prompt": "x", "stream": True}
+        async with client.stream("POST", "/v1/completions", json=body):  # keeps it from ending
+            running.agent.request_stop()
+            assert (await client.get("/readyz")).text == "draining\n"
+            assert (await client.get("/healthz")).status_code == 200
 
 
 async def test_draining_finishes_streams_that_run(start_agent: StartAgent) -> None:
