@@ -7,6 +7,7 @@ benchmarks/results/latency_model.json.
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -156,7 +157,12 @@ def main() -> None:
         claims += mine
         values = "  ".join(f"{c.id.rsplit('/', 1)[1]} {c.value:.2f}%" for c in mine)
         print(f"{name:28} noise {mine[0].baseline:.2f}%  {values}", flush=True)
-    write_results("latency_model", claims, command=" ".join(sys.argv), seeds=seeds)
+    write_results(
+        "latency_model",
+        claims,
+        command=shlex.join(["python", "-m", "benchmarks.latency_model", *sys.argv[1:]]),
+        seeds=seeds,
+    )
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import cProfile
 import gzip
 import pstats
 import resource
+import shlex
 import sys
 import time
 from dataclasses import dataclass
@@ -143,7 +144,12 @@ def main() -> None:
                 target="<= 5",
             )
         )
-    write_results("sim_speed", claims, command=" ".join(sys.argv), seeds=seeds)
+    write_results(
+        "sim_speed",
+        claims,
+        command=shlex.join(["python", "-m", "benchmarks.sim_speed", *sys.argv[1:]]),
+        seeds=seeds,
+    )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,92 @@
+"""The fidelity benchmark: both sides get the same load, and their figures mean the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.colocation.setup import TRACE
+from benchmarks.fidelity import replay
+from benchmarks.fidelity.replay import Figures, of_live, simulated
+from benchmarks.fidelity.traces import TRACES, FidelityTrace, offline_specs, online_specs
+from weir_cli.loadlab.measure import Window
+from weir_cli.loadlab.workload import OfflineOrder, offline_supply
+from weir_engine.config import EngineShape
+from weir_engine.sim.hashes import BlockHasher
+from weir_engine.sim.recorded import RecordedCost, RecordedProfile
+
+PROFILE = RecordedProfile(
+    shape=EngineShape(
+        block_size_tokens=32,
+        total_blocks=749,
+        max_batched_tokens=2048,
+        max_seqs=64,
+        max_model_len_tokens=4096,
+    ),
+    cost=RecordedCost(coefficients=(0.01, 1e-4, 1e-8, 1e-4, 1e-4, 1e-7), ratios=(1.0, 1.0)),
+    pause_s=0.001,
+)
+
+
+@pytest.mark.parametrize("trace", TRACES.values(), ids=lambda trace: trace.name)
+def test_the_simulator_gets_the_requests_that_the_engine_gets(trace: FidelityTrace) -> None:
+    live = trace.online()
+    specs = online_specs(trace)
+    assert len(specs) == len(live) > 20
+    for spec, request in zip(specs, live, strict=True):
+        assert (spec.id, spec.arrival_s) == (request.name, request.at_s)
+        assert (spec.prompt_tokens, spec.output_tokens) == (len(request.prompt), request.max_tokens)
+
+
+def test_batch_lines_come_in_the_stand_ins_order_and_share_their_documents() -> None:
+    trace = TRACES["fitted"]
+    specs = offline_specs(trace)
+    supply = offline_supply(trace.workload.offline, seed=trace.seed, order=OfflineOrder.PREFIX)
+    hasher = BlockHasher(32)
+    first, second = (hasher.hashes(next(specs).segments) for _ in range(2))
+    lines = [supply() for _ in range(2)]
+    assert [len(first), len(second)] == [len(line.prompt) // 32 for line in lines]
+    document = 1500 // 32
+    assert first[:document] == second[:document]
+    assert first[document:] != second[document:]
+    assert next(offline_specs(replace(trace, colocated=False)), None) is None
+
+
+def test_a_simulation_says_what_a_live_run_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "WINDOW", Window(ramp_s=2.0, measure_s=8.0, tail_s=5.0))
+    trace = FidelityTrace(name="short", workload=TRACE, seed=5)
+    found = simulated(PROFILE, trace, http_s=0.003, seed=1)
+    alone = simulated(PROFILE, replace(trace, colocated=False), http_s=0.003, seed=1)
+    assert found.offline_tokens_s > 1000 > alone.offline_tokens_s == 0
+    assert alone.tokens_s > 100
+    # A step is 11 ms and more; batch work beside it lengthens it up to the objective.
+    assert 0.011 < alone.tpot_s < found.tpot_s < 0.13
+    assert alone.ttft_s > 0.014
+
+
+def test_deviations_are_in_percent_of_the_live_figure() -> None:
+    statistics = {"mean_s": 0.2, "p99_s": 0.5}
+    live = of_live(
+        {
+            "measurement": {
+                "online_tokens_per_s": 100.0,
+                "offline_served_per_s": 900.0,
+                "steps_per_s": 20.0,
+                "online": {"ttft": statistics, "tbt": statistics, "tpot": statistics},
+            }
+        }
+    )
+    assert live.tokens_s == 1000.0
+    other = Figures(
+        tokens_s=980.0,
+        offline_tokens_s=880.0,
+        steps_s=20.0,
+        ttft_s=0.22,
+        tpot_s=0.2,
+        ttft_p99_s=0.5,
+        tbt_p99_s=0.5,
+    )
+    assert other.off("tokens_s", live) == pytest.approx(-2.0)
+    assert other.off("ttft_s", live) == pytest.approx(10.0)
+    assert other.off("tpot_s", live) == 0
