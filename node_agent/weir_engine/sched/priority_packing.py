@@ -70,6 +70,7 @@ class PriorityPacking(StepListener):
         step = PackedStep(draft)
         limit_s, late, blocked = self._pack_online(draft, step, now_s)
         if policy.offline_seq_slots and policy.offline_kv_blocks:
+            limit_s = min(limit_s, inf if policy.step_budget_s is None else policy.step_budget_s)
             self._pack_offline(draft, step, policy, now_s, limit_s, blocked=blocked)
         step.write()
         limit = StepLimit(seconds=limit_s, reason=_LATE if late else _IN_TIME)
