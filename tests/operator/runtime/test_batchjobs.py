@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -224,7 +225,7 @@ def test_deleting_cancels(world: World, kubectl: Kubectl) -> None:
     batch_id = status(kubectl)["batchID"]
     kubectl.run("delete", "batchjob", "nightly", "--timeout=20s")
     assert is_gone(kubectl)
-    assert until(lambda: batch_status(world, batch_id) == "cancelled", 15)
+    assert until(partial(is_cancelled, world, batch_id), 15)
 
 
 def batch_status(world: World, batch_id: str) -> str:
@@ -237,6 +238,10 @@ def batch_status(world: World, batch_id: str) -> str:
         api.close()
     with world.http(key) as client:
         return str(client.get(f"/v1/batches/{batch_id}").raise_for_status().json()["status"])
+
+
+def is_cancelled(world: World, batch_id: str) -> bool:
+    return batch_status(world, batch_id) == "cancelled"
 
 
 def test_pods_are_registered_and_released(world: World, kubectl: Kubectl, namespace: str) -> None:
@@ -260,7 +265,7 @@ def test_a_control_plane_that_is_away_holds_nothing_up_for_long(
     kubectl.apply(llmservice(), lined("left"))
     assert until(lambda: status(kubectl, "left").get("batchID"), 20), world.operator
     assert until(lambda: status(ends, "held").get("batchID"), 20), world.operator
-    batch_id = status(kubectl, "left")["batchID"]
+    batch_ids = [status(kubectl, "left")["batchID"], status(ends, "held")["batchID"]]
     world.controlplane.kill()
     try:
         kubectl.apply(lined("waits"), llmservice("other"))
@@ -271,9 +276,11 @@ def test_a_control_plane_that_is_away_holds_nothing_up_for_long(
         assert world.operator.ready()
     finally:
         world.controlplane.start()
-    assert until(lambda: batch_status(world, batch_id) == "cancelled", 20), world.operator
+    for batch_id in batch_ids:
+        assert until(partial(is_cancelled, world, batch_id), 20), world.operator
     assert until(lambda: status(kubectl, "waits").get("batchID"), 20), world.operator
-    assert until(lambda: world.operator.metric("weir_operator_orphans_cancelled_total") == 2, 10)
+    # Other tests' namespaces may end meanwhile: their batches are orphans too.
+    assert world.operator.metric("weir_operator_orphans_cancelled_total") >= 2
 
 
 def test_a_refusal_is_said_and_ends_when_its_cause_does(world: World, kubectl: Kubectl) -> None:
