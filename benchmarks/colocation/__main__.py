@@ -96,9 +96,6 @@ def choose(given: argparse.Namespace) -> list[Run]:
         SystemExit: a pattern matches nothing.
     """
     runs: list[Run] = []
-    if given.compact:
-        given.ramp, given.measure = min(given.ramp, 6.0), min(given.measure, 25.0)
-        given.arms = ",".join(COMPACT_ARMS) if given.arms == "*" else given.arms
     for workload in given.workloads.split(","):
         arms = all_arms() if workload == "trace" else pressure_arms()
         cells = _matching_cells(given.cells, workload)
