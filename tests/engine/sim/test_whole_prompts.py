@@ -72,7 +72,7 @@ class TestRoundRobin:
         result, watched = run(RoundRobin)
         assert result.offline_finished == 20
         online_ids = {record.id for record in result.online}
-        turns = []
+        turns: list[bool] = []
         for plan in watched.plans:
             classes = {work.request_id in online_ids for work in plan.work}
             assert len(classes) <= 1
