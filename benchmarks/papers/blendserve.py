@@ -40,6 +40,7 @@ ARMS = {
             name="NanoFlow-Balance", order="shuffled", backend=_O, reserve=_RESERVE, multiple=_TILE
         ),
         Arm(name="BlendServe", order="blend", backend=_O, reserve=_RESERVE, multiple=_TILE),
+        Arm(name="Weir", order="blend", backend=_O, reserve=_RESERVE, multiple=_TILE, weir=True),
         Arm(name="BlendServe-untiled", order="blend", backend=_O, reserve=_RESERVE),
     )
 }

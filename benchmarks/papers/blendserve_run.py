@@ -17,7 +17,6 @@ from benchmarks.papers.blendserve_workload import Source, Workload
 from weir_engine.config import EngineShape, Policy
 from weir_engine.errors import InvariantError
 from weir_engine.ids import RequestClass, RequestId
-from weir_engine.kv.eviction import LruEviction
 from weir_engine.kv.manager import KvManager
 from weir_engine.latency.models.batch_only import BatchOnlyModel
 from weir_engine.pool.blend_order import (
@@ -31,7 +30,7 @@ from weir_engine.pool.density import DensityModel
 from weir_engine.pool.density_tree import DensityTree, Prompts, build_tree
 from weir_engine.pool.dual_scan import BlendHint, DualScanOrder, Side
 from weir_engine.pool.simple_orders import FcfsOrder
-from weir_engine.presets import build_scheduler
+from weir_engine.presets import SEATS, build_scheduler
 from weir_engine.request import Request
 from weir_engine.sched.plan import StepPlan
 from weir_engine.sched.scheduler import Scheduler
@@ -63,14 +62,16 @@ class Arm:
     """One way to run the batch.
 
     ``order``: ``dfs``, ``shuffled`` or ``blend``. ``stock``: vLLM's rules instead of Weir's
-    scheduler. ``multiple``: step sizes in multiples of so many tokens. ``reserve``: the part of its
-    expected output that KV memory is kept for when a request is admitted.
+    scheduler. ``weir``: the preset of that name, its selection seat filled by the dual scanner.
+    ``multiple``: step sizes in multiples of so many tokens. ``reserve``: the part of its expected
+    output that KV memory is kept for when a request is admitted.
     """
 
     name: str
     order: str
     backend: Backend
     stock: bool = False
+    weir: bool = False
     multiple: int = 1
     reserve: float = 1.0
     max_seqs: int = _MAX_SEQS
@@ -233,13 +234,13 @@ def run_arm(case: Case, arm: Arm) -> Outcome:
     kv = BatchKv(
         total_blocks=shape.total_blocks,
         block_size_tokens=shape.block_size_tokens,
-        eviction=LruEviction(),
+        eviction=SEATS[_preset(arm)].eviction,
     )
     backend = ProfileCost(profile=case.profile, backend=arm.backend, interference=case.interference)
     cost = CoarseCost(backend, factor=case.factor, multiple=arm.multiple)
     scheduler, feeder = _scheduler(case, arm, batch, tree, prompts, shape, kv)
     engine = BatchEngine(
-        kv=kv, cost=cost, rng=np.random.default_rng(case.seed), batch=batch, counted=False
+        kv=kv, cost=cost, rng=np.random.default_rng(case.seed), batch=batch, counted=arm.weir
     )
     result = Simulation(scheduler=scheduler, engine=engine, online=(), offline=feeder).run(
         until_s=inf
@@ -292,7 +293,7 @@ class AskedAgain:
 
 def _weir(arm: Arm, factor: int, shape: EngineShape, kv: KvManager, pool: OfflineOrder) -> Planner:
     scheduler = build_scheduler(
-        "blendserve" if arm.order == "blend" else "sarathi",
+        _preset(arm),
         shape=shape,
         slos=(),
         kv=kv,
@@ -301,6 +302,13 @@ def _weir(arm: Arm, factor: int, shape: EngineShape, kv: KvManager, pool: Offlin
         policy=Policy(offline_kv_blocks=shape.total_blocks, offline_seq_slots=arm.max_seqs),
     )
     return AskedAgain(scheduler)
+
+
+def _preset(arm: Arm) -> str:
+    """Of the scheduler and of the cache; stock rules have LRU too."""
+    if arm.weir:
+        return "weir"
+    return "blendserve" if arm.order == "blend" else "sarathi"
 
 
 def _batch_set(coarse: Workload, prompts: Prompts, arm: Arm) -> BatchSet:

@@ -115,7 +115,10 @@ def _take_outer(work: PlacedWork, given: EndSlices, share: float) -> tuple[EndSl
     def right_cut(left: int) -> int:
         least = left if one_piece else bound
         below = memory[-1] - (wanted_memory - memory[left])
-        return int(np.clip(np.searchsorted(memory, below), max(least, left), size))
+        cut = int(np.clip(np.searchsorted(memory, below), max(least, left), size))
+        # One place more, if that comes nearer: the longest outputs are a large part of a slice.
+        more = cut > max(least, left) and 2 * below < memory[cut] + memory[cut - 1]
+        return cut - 1 if more else cut
 
     low, high = 0, size if one_piece else bound
     while low < high:
@@ -126,9 +129,11 @@ def _take_outer(work: PlacedWork, given: EndSlices, share: float) -> tuple[EndSl
         else:
             high = middle
     places = given.places()
-    left = _to_family(work, places, compute, low, bounds=(0, low))
+    left = _to_family(work, places, compute, low, bounds=(0, low), slice_s=compute[low])
     right = right_cut(left)
-    right = _to_family(work, places, memory, right, bounds=(max(left, right), size))
+    bounds = (max(left, right), size)
+    slice_s = memory[-1] - memory[right]
+    right = _to_family(work, places, memory, right, bounds=bounds, slice_s=slice_s)
     if one_piece:
         start = int(places[0]) if size else 0
         whole = range(start, start + size)
@@ -151,9 +156,15 @@ def _running_sums(work: PlacedWork, given: EndSlices) -> tuple[Floats, Floats]:
 
 
 def _to_family(
-    work: PlacedWork, places: Ints, sums: Floats, cut: int, *, bounds: tuple[int, int]
+    work: PlacedWork,
+    places: Ints,
+    sums: Floats,
+    cut: int,
+    *,
+    bounds: tuple[int, int],
+    slice_s: float,
 ) -> int:
-    """The family bound nearest to a cut within ``bounds``, if little work lies between."""
+    """The family bound nearest to a cut within ``bounds``, if little of its slice lies between."""
     family = work.family[places]
     low, high = bounds
     starts = np.flatnonzero(np.r_[True, family[1:] != family[:-1], True])
@@ -161,5 +172,4 @@ def _to_family(
     if not starts.size:
         return cut
     nearest = int(starts[np.argmin(np.abs(starts - cut))])
-    near = abs(sums[nearest] - sums[cut]) <= _NEAR * max(sums[cut], sums[-1] - sums[cut])
-    return nearest if near else cut
+    return nearest if abs(sums[nearest] - sums[cut]) <= _NEAR * slice_s else cut

@@ -77,6 +77,22 @@ def test_a_cut_moves_to_the_end_of_a_prefix_family() -> None:
     assert all(bound % 10 == 0 for bound in bounds)
 
 
+def test_long_outputs_larger_than_a_slice_leave_no_replica_without_work() -> None:
+    """One family of 900 exams without memory-bound work, 20 long outputs that have nearly all."""
+    family = np.r_[np.zeros(900, dtype=np.int64), np.ones(300, dtype=np.int64), np.full(20, 2)]
+    work = PlacedWork(
+        compute_s=np.r_[np.full(900, 0.1), np.full(300, 0.5), np.full(20, 0.5)],
+        memory_s=np.r_[np.zeros(900), np.full(300, 0.1), np.linspace(2.0, 30.0, 20)],
+        family=family,
+    )
+    parts = split_across(work, [1.0] * 16)
+    assert _all_places(parts) == list(range(len(work)))
+    fair = float(work.compute_s.sum()) / 16
+    assert [work.sums(part)[0] for part in parts] == [pytest.approx(fair, rel=0.1)] * 16
+    longest = max(work.sums(part)[1] for part in parts)
+    assert longest <= 30.0 + 0.5 * float(work.memory_s.sum()) / 16
+
+
 def test_bad_weights_and_work_are_refused() -> None:
     with pytest.raises(ConfigError, match="weights"):
         split_across(_work(5), [1.0, 0.0])
