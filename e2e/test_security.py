@@ -35,13 +35,19 @@ def rights(platform: Platform, namespace: str, account: str, *, where: str) -> s
 def reviewed(rows: Iterable[rbac_table.Row]) -> set[Right]:
     """The same from the table of docs/kubernetes.md."""
     return {
-        (resource if group == "core" else f"{resource}.{group}", name, verb)
+        (qualified(resource, group), name, verb)
         for row in rows
         for group in row.groups
         for resource in row.resources
         for name in row.names or ("",)
         for verb in row.verbs
     }
+
+
+def qualified(resource: str, group: str) -> str:
+    """A resource as kubectl names it: RESOURCE.GROUP/SUBRESOURCE."""
+    plain, slash, subresource = resource.partition("/")
+    return (plain if group == "core" else f"{plain}.{group}") + slash + subresource
 
 
 @pytest.mark.parametrize("account", ["weir-operator", "weir-controlplane"])

@@ -96,7 +96,21 @@ class Platform:
 
     def settled(self, *, within_s: float = START_S) -> None:
         """Returns when every Deployment of Weir and every replica of the service is ready."""
-        until(self._is_settled, "every pod is ready", within_s=within_s)
+        until(self.is_settled, "every pod is ready", within_s=within_s)
+
+    def is_settled(self) -> bool:
+        """Whether every pod of Weir and every replica of the service is ready."""
+        wanted = {**dict.fromkeys(DEPLOYMENTS, 2), f"{RELEASE}-redis": 1}
+        ready = {
+            found["metadata"]["name"]: found["status"].get("readyReplicas", 0)
+            for found in self.system.list("deployments")
+        }
+        database = self.system.get("statefulset", f"{RELEASE}-postgresql") or {"status": {}}
+        return (
+            all(ready.get(name) == count for name, count in wanted.items())
+            and database["status"].get("readyReplicas") == 1
+            and len(self.replicas()) == REPLICAS
+        )
 
     def address(self, kubectl: Kubectl, service: str) -> str:
         """The base URL of a Service, reachable from this machine."""
@@ -152,19 +166,6 @@ class Platform:
         """The unmodified client on the control plane, with a tenant's key."""
         with OpenAI(base_url=f"{self.control_plane}/v1", api_key=key, timeout=60) as client:
             yield client
-
-    def _is_settled(self) -> bool:
-        wanted = {**dict.fromkeys(DEPLOYMENTS, 2), f"{RELEASE}-redis": 1}
-        ready = {
-            found["metadata"]["name"]: found["status"].get("readyReplicas", 0)
-            for found in self.system.list("deployments")
-        }
-        database = self.system.get("statefulset", f"{RELEASE}-postgresql") or {"status": {}}
-        return (
-            all(ready.get(name) == count for name, count in wanted.items())
-            and database["status"].get("readyReplicas") == 1
-            and len(self.replicas()) == REPLICAS
-        )
 
     def _make_volumes(self) -> None:
         folder = self.api.folder / "volumes"
