@@ -26,7 +26,6 @@ from weir_operator.planning.types import (
 
 FOREIGN_S = 5.0
 """A child of a former namesake is soon collected; then its name is free."""
-CHILD_KIND_NAMES = frozenset(kind.kind for kind in CHILD_KINDS)
 
 
 def plan_llmservice(observed: ObservedLLMService) -> Plan:
@@ -45,7 +44,7 @@ def plan_llmservice(observed: ObservedLLMService) -> Plan:
         return Plan(requests=requests)
     desired = build_children(context, observed.optional_kinds)
     foreign = _foreign(context, observed, desired)
-    findings = _findings(context, observed, pods, foreign)
+    findings = _findings(context, observed, pods, _configured(context, observed, desired, foreign))
     paused = _is_paused(observed.service)
     status = _status(context, observed, findings)
     return Plan(
@@ -77,10 +76,9 @@ def _findings(
     context: ServiceContext,
     observed: ObservedLLMService,
     pods: tuple[PodIdentity, ...],
-    foreign: frozenset[tuple[str, str]],
+    configured: Finding,
 ) -> tuple[Finding, ...]:
     deployment = observed.children.get((DEPLOYMENT.kind, context.name))
-    configured = _configured(context, observed, foreign)
     available = availability.available(context, deployment, observed.pods)
     figures = service_telemetry.slo_figures(context, observed)
     return (
@@ -95,7 +93,10 @@ def _findings(
 
 
 def _configured(
-    context: ServiceContext, observed: ObservedLLMService, foreign: frozenset[tuple[str, str]]
+    context: ServiceContext,
+    observed: ObservedLLMService,
+    desired: tuple[Manifest, ...],
+    foreign: frozenset[tuple[str, str]],
 ) -> Finding:
     if _is_paused(observed.service):
         return Finding(
@@ -108,10 +109,11 @@ def _configured(
             reason=Reasons.NAME_TAKEN,
             message=f"{kind} {name} belongs to somebody else: delete or rename it",
         )
+    wanted = {_place(child) for child in desired}
     refused = [
         f"{kind} {name}: {refusal.message}"
         for (kind, name), refusal in sorted(observed.refusals.items(), key=lambda item: item[0])
-        if kind in CHILD_KIND_NAMES and refusal.generation == context.generation
+        if (kind, name) in wanted and refusal.generation == context.generation
     ]
     if refused:
         return Finding(reason=Reasons.CHILD_REFUSED, message="; ".join(refused))

@@ -160,6 +160,11 @@ def test_keda_that_is_not_installed_is_said() -> None:
     plan = plan_llmservice(observe_service(service, optional_kinds=frozenset()))
     assert condition(plan.status, "Configured") == ("False", "KindMissing")
     assert "KEDA" in message(plan.status, "Configured")
+    # What was refused of a child that is not asked for any more is not said.
+    gone = Refusal(generation=3, status_code=404, code="NotFound", message="no such kind")
+    refusals = {("ScaledObject", "chat"): gone}
+    observed = observe_service(service, optional_kinds=frozenset(), refusals=refusals)
+    assert condition(plan_llmservice(observed).status, "Configured") == ("False", "KindMissing")
 
 
 def test_fields_without_effect_are_named() -> None:
