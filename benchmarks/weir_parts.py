@@ -24,7 +24,7 @@ from unittest.mock import patch
 import numpy as np
 from typing_extensions import override
 
-from benchmarks.claims import Claim, write_results
+from benchmarks.claims import write_results
 from weir_engine.config import EngineShape, Metric, Policy, Slo
 from weir_engine.ids import RequestId
 from weir_engine.kv.manager import KvManager
@@ -369,7 +369,7 @@ def main() -> None:
 
 
 def report(folder: Path) -> None:
-    """Claims of all cells, over the seeds that every cell has."""
+    """All cells over the seeds that every cell has; it claims nothing."""
     files = {
         (cell, seed): folder / f"{'.'.join(cell)}.{seed}.json" for cell in cells() for seed in SEEDS
     }
@@ -381,27 +381,26 @@ def report(folder: Path) -> None:
         cell: [Done(**json.loads(files[cell, seed].read_text())) for seed in seeds]
         for cell in cells()
     }
-    claims = []
+    rows = []
     for (trace, objective, variant), found in runs.items():
         whole = runs[trace, objective, "weir"]
         shares = [a.served_tokens_s / b.served_tokens_s for a, b in zip(found, whole, strict=True)]
-        in_time = mean(done.due_in_time for done in found)
-        claims.append(
-            Claim(
-                id=f"weir-parts/{trace}/{objective}/{variant}",
-                what=f"offline tokens/s over preset weir's; latency over SLO "
-                f"{', '.join(f'{done.ratio:.3f}' for done in found)}; preemptions "
-                f"{', '.join(str(done.preemptions) for done in found)}; due in time {in_time:.0%}",
-                unit="x",
-                value=round(mean(shares), 4),
-                low=round(min(shares), 4),
-                high=round(max(shares), 4),
-                baseline=round(mean(done.served_tokens_s for done in whole), 1),
-            )
+        row = {
+            "trace": trace,
+            "objective": objective,
+            "variant": variant,
+            "offline_over_weir": [round(share, 4) for share in shares],
+            "runs": [asdict(done) for done in found],
+        }
+        rows.append(row)
+        print(
+            f"{trace:6} {objective:9} {variant:14} {mean(shares):.3f} x weir  latency over SLO "
+            f"{mean(done.ratio for done in found):.3f}  preemptions "
+            f"{mean(done.preemptions for done in found):.0f}  due in time "
+            f"{mean(done.due_in_time for done in found):.0%}"
         )
-        print(f"{claims[-1].id:46} {claims[-1].value:6.3f}  {claims[-1].what}")
     command = shlex.join(["python", "-m", "benchmarks.weir_parts"])
-    write_results("weir_parts", claims, command=command, seeds=seeds)
+    write_results("weir_parts", (), command=command, seeds=seeds, more={"rows": rows})
 
 
 if __name__ == "__main__":

@@ -145,11 +145,15 @@ def main() -> int:
         for trace in (FITTED, *JUDGED)
         for claim in judge(lab, profile, trace, fitted["http_s"], seeds)
     ]
+    live = {name: live_file(lab, trace) for name, trace in TRACES.items()}
     more = {
         "profile": {**profile.plain(), "ratios": None, "http_s": fitted["http_s"]},
+        # A busy engine that had less than a core of its own was disturbed by other work.
+        "core_share_of_live_runs": {
+            name: round(content["measurement"]["busy_share"], 2) for name, content in live.items()
+        },
         "load_average_of_live_runs": {
-            name: round(live_file(lab, trace)["load_average_before"], 2)
-            for name, trace in TRACES.items()
+            name: round(content["load_average_before"], 2) for name, content in live.items()
         },
     }
     command = shlex.join(["python", "-m", "benchmarks.fidelity", *sys.argv[1:]])

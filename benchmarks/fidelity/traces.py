@@ -25,7 +25,7 @@ from weir_engine.config import Metric, Slo
 from weir_engine.ids import RequestClass, RequestId
 from weir_engine.sim.workload import RequestSpec, Segment
 
-WINDOW = Window(ramp_s=20.0, measure_s=75.0, tail_s=12.0)
+WINDOW = Window(ramp_s=15.0, measure_s=60.0, tail_s=10.0)
 SLO = Slo(metric=Metric.TBT, statistic="p99", threshold_s=0.12)
 OFFLINE_LINES = 40  # a simulated second takes fewer
 HELD_LINES = 4 * SEQUENCES - 16  # the stand-in leases whole chunks of 60 within the agent's window
