@@ -78,7 +78,7 @@ class Agent:
         self._stop = asyncio.Event()
         self._serving = False
         self._offline: OfflineSide | None = None
-        self.stores = build_stores(settings)
+        self.stores = build_stores(settings, engine)
         self.stores.journal.clear()  # this engine has just started
         metrics = self.stores.metrics
         latency = OnlineLatency(
@@ -116,6 +116,7 @@ class Agent:
                 watch = tasks.start(self._watch(), "watch")
                 stop = tasks.start(self._stop.wait(), "stop")
                 tasks.keep(self._pulse.run(), "pulse")
+                tasks.keep(self.stores.profile.keep(self._engine), "profile")
                 if control_plane is not None:
                     self._go_offline(control_plane, tasks)
                 tasks.keep(self._announce(server, bound), "announce")
@@ -131,6 +132,7 @@ class Agent:
                     task.result()  # the loops never end but by an error
                 await self._hand_back()
                 await self._drain(server, served, listening)
+                await self.stores.profile.save(self._engine)
         await self._engine.stop(within_s=ENGINE_STOP_S)
         self.stores.spool.close()
         self.stores.journal.close()

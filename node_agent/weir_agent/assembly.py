@@ -24,6 +24,7 @@ from weir_agent.chunks.work import ChunkWork, WorkLimits, WorkParts
 from weir_agent.control_plane import ControlPlane, HttpControlPlane, TokenFileAuth
 from weir_agent.engine import Engine
 from weir_agent.journal import CrashJournal
+from weir_agent.kept_profile import KeptProfile
 from weir_agent.metrics import AgentMetrics
 from weir_agent.pulse import EnginePulse
 from weir_agent.settings import AgentSettings
@@ -62,14 +63,16 @@ class Stores:
 
     metrics: AgentMetrics
     journal: CrashJournal
+    profile: KeptProfile
     spool: Spool
 
 
-def build_stores(settings: AgentSettings) -> Stores:
-    """Journal and spool in the data folder."""
+def build_stores(settings: AgentSettings, engine: Engine) -> Stores:
+    """Journal, latency profile and spool in the data folder."""
     return Stores(
         metrics=AgentMetrics(),
         journal=CrashJournal(settings.data_dir),
+        profile=KeptProfile(settings.data_dir, identity=engine.identity),
         spool=Spool(
             settings.data_dir / "chunks",
             max_bytes=settings.spool_max_bytes,

@@ -69,6 +69,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def identity(self) -> str:
+        """Names what steps cost on: version, arguments and device."""
+        ...
+
+    @property
     def dead(self) -> bool:
         """True once the engine cannot compute any more; it never recovers."""
         ...
@@ -89,6 +94,15 @@ class Engine(Protocol):
             TimeoutError: the engine did not answer.
             EngineGoneError: the engine is dead.
             PolicyRefusedError: the policy is not valid.
+        """
+        ...
+
+    async def latency_profile(self) -> Mapping[str, Any]:
+        """The latency model that its scheduler learned, as plain data; empty of none.
+
+        Raises:
+            TimeoutError: the engine did not answer.
+            EngineGoneError: the engine is dead.
         """
         ...
 

@@ -20,6 +20,7 @@ import structlog
 
 from weir_agent.agent import Agent, EngineDiedError, install_signals
 from weir_agent.journal import CrashJournal
+from weir_agent.kept_profile import KeptProfile
 from weir_agent.settings import AgentSettings, SettingsError, load_settings
 from weir_agent.supervisor import Exit, Supervisor, bind
 from weir_agent.vllm_bridge.environment import new_event_loop, preload, prepare_environment
@@ -87,7 +88,10 @@ def _serve(
     restarts: int,
 ) -> int:
     """The child: an engine and the agent over it, until the end of either."""
-    from weir_agent.vllm_bridge import serving  # noqa: PLC0415 - imports vLLM
+    from weir_agent.vllm_bridge import arguments, serving  # noqa: PLC0415 - imports vLLM
+
+    kept = KeptProfile(settings.data_dir, identity=arguments.identity(args))
+    arguments.warm(args, kept.read())
 
     async def main() -> int:
         try:

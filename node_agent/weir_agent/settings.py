@@ -99,7 +99,8 @@ class AgentSettings(BaseSettings):
     )
     latency_profile: Path | None = Field(
         default=None,
-        description="File with a saved latency profile that warms the model up; default: none.",
+        description="File with a saved latency profile that warms the model up; default: what an "
+        "earlier start of the same engine left in data_dir.",
     )
     step_file: Path | None = Field(
         default=None,

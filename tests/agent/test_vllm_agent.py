@@ -19,6 +19,7 @@ from tests.support.fake_control_plane import FakeControlPlane, completion_lines
 from tests.support.processes import ProcessDiedError, free_port, stop, tail, wait_ready
 from tests.support.serving import serve_in_thread
 from weir_agent.sample_model import SampleModelShape, write_sample_model
+from weir_engine.latency import models
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 
@@ -257,3 +258,6 @@ def test_sigterm_finishes_streams_and_hands_work_back(agent: RealAgent) -> None:
     assert plane.syncs[-1]["state"] == "draining"
     assert all(chunk.state != "leased" for chunk in plane.chunks.values())
     assert all(len(records) == 1 for records in plane.results.values())
+    kept = json.loads((agent.log.parent / "data" / "latency_profile.json").read_text())["profile"]
+    warmed = models.create(kept["model"], kept).state()  # the next engine starts with it
+    assert warmed["coefficients"] == pytest.approx(kept["coefficients"])

@@ -24,6 +24,8 @@ class FakeEngine:
 
     def __init__(self, *, delay_s: float = 0.0) -> None:
         self.models = (ServedModel(name="sample", revision="", max_model_len_tokens=4096),)
+        self.identity = "fake"
+        self.profile: Mapping[str, Any] = {}
         self.dead = False
         self.delay_s = delay_s
         self.hold: asyncio.Event | None = None
@@ -68,6 +70,9 @@ class FakeEngine:
         if self.dead:
             raise EngineGoneError("dead")
         self.policies.append(policy)
+
+    async def latency_profile(self) -> Mapping[str, Any]:
+        return self.profile
 
     async def telemetry(self) -> Mapping[str, Any]:
         if self.silent:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Any, NoReturn
 
+import vllm
 from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
+from vllm.platforms import current_platform
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from weir_agent.settings import AgentSettings, SettingsError
@@ -46,6 +49,24 @@ def parse(settings: AgentSettings, engine_args: Sequence[str]) -> Any:
     except ConfigError as error:
         refuse(str(error))
     return args
+
+
+def identity(args: Any) -> str:
+    """Names what steps cost on: vLLM's version, its arguments and the device."""
+    given = {
+        name: value
+        for name, value in vars(args).items()
+        if name not in {"host", "port", "additional_config"}
+    }
+    parts = (vllm.__version__, current_platform.get_device_name(), given)
+    return sha256(json.dumps(parts, default=str, sort_keys=True).encode()).hexdigest()
+
+
+def warm(args: Any, profile: Mapping[str, Any] | None) -> None:
+    """Gives the scheduler a profile of an earlier start, unless the settings name one."""
+    bridge = args.additional_config[WEIR_KEY]
+    if bridge["profile"] is None and profile is not None:
+        bridge["profile"] = dict(profile)
 
 
 def _bridge(settings: AgentSettings) -> dict[str, Any]:

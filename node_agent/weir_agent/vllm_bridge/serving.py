@@ -37,8 +37,10 @@ from weir_agent.engine import (
     ServedModel,
 )
 from weir_agent.settings import AgentSettings, SettingsError
+from weir_agent.vllm_bridge.arguments import identity
 from weir_agent.vllm_bridge.environment import start_engine_by_fork
 from weir_agent.vllm_bridge.facade import CURRENT, OfflineView, OnlineView, Submission
+from weir_agent.vllm_bridge.messages import LATENCY_PROFILE
 from weir_agent.vllm_bridge.version import UnsupportedEngineError, check_config, check_version
 
 UTILITY_TIMEOUT_S = 2.0
@@ -56,9 +58,16 @@ class VllmEngine:
     """A running vLLM engine; ``app`` is the online application."""
 
     def __init__(
-        self, llm: Any, *, app: AsgiApp, offline_app: AsgiApp, models: tuple[ServedModel, ...]
+        self,
+        llm: Any,
+        *,
+        identity: str,
+        app: AsgiApp,
+        offline_app: AsgiApp,
+        models: tuple[ServedModel, ...],
     ) -> None:
         self._llm = llm
+        self.identity = identity
         self.app = app
         self._offline_app = offline_app
         self._models = models
@@ -131,6 +140,15 @@ class VllmEngine:
         report = await self._utility("weir_telemetry")
         return dict(report)
 
+    async def latency_profile(self) -> Mapping[str, Any]:
+        """The scheduler's latency model.
+
+        Raises:
+            TimeoutError: the engine did not answer within two seconds.
+            EngineGoneError: the engine is dead.
+        """
+        return dict(await self._utility(LATENCY_PROFILE))
+
     async def _utility(self, name: str, *arguments: Any) -> Any:
         if self.dead:
             raise EngineGoneError("the engine is dead")
@@ -196,7 +214,7 @@ async def _with_applications(llm: Any, args: Any, settings: AgentSettings) -> Vl
         )
         for name in names
     )
-    return VllmEngine(llm, app=online, offline_app=offline, models=models)
+    return VllmEngine(llm, identity=identity(args), app=online, offline_app=offline, models=models)
 
 
 def _offline_application() -> Any:

@@ -1,0 +1,77 @@
+"""The latency model between two starts of an engine: one file in the data folder.
+
+It only warms the next model up, so a file that is lost, torn or another engine's costs nothing but
+a few seconds of caution.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from weir_agent.engine import Engine, EngineGoneError
+from weir_engine.errors import ConfigError
+from weir_engine.latency import models
+
+log = structlog.get_logger(__name__)
+
+FILE_NAME = "latency_profile.json"
+PERIOD_S = 60.0
+
+
+class KeptProfile:
+    """The file. ``identity`` names the engine whose steps it has: version, arguments, device."""
+
+    def __init__(self, folder: Path, *, identity: str) -> None:
+        self._path = folder / FILE_NAME
+        self._identity = identity
+
+    def read(self) -> dict[str, Any] | None:
+        """What was written for the same engine; None of nothing usable."""
+        try:
+            content = json.loads(self._path.read_text(encoding="utf-8"))
+            if content["identity"] != self._identity:
+                log.info("latency_profile.other_engine", path=str(self._path))
+                return None
+            profile = dict(content["profile"])
+            models.create(str(profile.get("model", "")), profile)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
+            log.warning("latency_profile.ignored", path=str(self._path), reason=str(error))
+            return None
+        return profile
+
+    def write(self, profile: Mapping[str, Any]) -> None:
+        """Replaces the file as a whole.
+
+        Raises:
+            OSError: the disk does not take it; what was there stays.
+        """
+        part = self._path.with_suffix(".part")
+        with part.open("w", encoding="utf-8") as file:
+            json.dump({"identity": self._identity, "profile": dict(profile)}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(self._path)
+
+    async def save(self, engine: Engine) -> None:
+        """Writes what the engine knows now; a disk or an engine that cannot is left in peace."""
+        try:
+            profile = await engine.latency_profile()
+            if profile:
+                await asyncio.to_thread(self.write, profile)
+        except (OSError, TimeoutError, EngineGoneError) as error:
+            log.warning("latency_profile.not_saved", reason=str(error))
+
+    async def keep(self, engine: Engine) -> None:
+        """Saves once a minute until it is cancelled."""
+        while True:
+            await asyncio.sleep(PERIOD_S)
+            await self.save(engine)
