@@ -7,8 +7,6 @@ from typing import Any
 
 import yaml
 
-from observability.batches import DONE, DONE_PER_S, TOTAL, WINDOW_LEFT_S
-
 OBJECTIVE = 0.99
 """Share of time in which a service keeps each latency objective; the rest is its error budget."""
 HEADER = "# Generated from observability/ by `make docs`; changes here are overwritten.\n"
@@ -86,21 +84,32 @@ ALERTS = (
     ),
     Alert(
         name="WeirBatchStuck",
-        expr="max by (batch) (weir_batch_idle_seconds) > 1800",
+        expr="max by (stage) (weir_batches_stuck) > 0",
         hold="5m",
         severity="warning",
-        summary="Batch {{ $labels.batch }} makes no progress",
-        description='No line was committed for {{ $value | humanizeDuration }}. The panel "Why '
-        'batches wait" has the reason.',
+        summary="{{ $value }} batches get nowhere ({{ $labels.stage }})",
+        description="Running: for a quarter of an hour no line was committed, although a pod could "
+        "take them; /internal/v1/queue names the batches. Other stages: it failed three times; the "
+        "control plane's log has the error.",
+    ),
+    Alert(
+        name="WeirBatchesWait",
+        expr="max by (reason) (weir_batches_waiting) > 0",
+        hold="30m",
+        severity="warning",
+        summary="{{ $value }} batches can run nowhere: {{ $labels.reason }}",
+        description="NoMatchingModel: no pod that their tenants may use serves the model. "
+        "RevisionGone: only another revision of it. NoServingPod: pods are starting, draining, or "
+        "without engine or disk. PodsPaused: engines died there without a suspect.",
     ),
     Alert(
         name="WeirBatchAtRisk",
-        expr=f"({TOTAL} - {DONE})\n> clamp_min({DONE_PER_S}, 0) * {WINDOW_LEFT_S}",
+        expr="-min by (batch) (weir_batch_margin_seconds) > 0",
         hold="15m",
         severity="warning",
-        summary="Batch {{ $labels.batch }} will not be done when its window ends",
-        description="{{ $value | humanize }} lines are left, more than the rate of the last ten "
-        "minutes gives. Raise its priority, or add replicas.",
+        summary="Batch {{ $labels.batch }} is expected to miss its deadline",
+        description="It is expected to end {{ $value | humanizeDuration }} late. Raise its "
+        "priority, or add replicas.",
     ),
     Alert(
         name="WeirEngineDown",

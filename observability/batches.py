@@ -10,11 +10,8 @@ from observability.panels import Board, Panel, Query
 
 TOTAL = 'max by (batch) (weir_batch_lines{state="total"})'
 DONE = 'sum by (batch) (max by (batch, state) (weir_batch_lines{state=~"completed|failed"}))'
-DONE_PER_S = (
-    "sum by (batch) (max by (batch, state) "
-    '(deriv(weir_batch_lines{state=~"completed|failed"}[10m])))'
-)
-WINDOW_LEFT_S = "(max by (batch) (weir_batch_window_end_timestamp_seconds) - time())"
+END_IN_S = "max by (batch) (weir_batch_expected_end_timestamp_seconds) - time()"
+WINDOW_LEFT_S = "max by (batch) (weir_batch_window_end_timestamp_seconds) - time()"
 
 PROGRESS = (
     Panel(
@@ -25,12 +22,27 @@ PROGRESS = (
     ),
     Panel(
         title="Time to the end",
-        description="Lines that are left by the rate of the last ten minutes, and what is left of "
-        "the window.",
+        description="By the control plane's own prediction, and what is left of the window.",
         unit="s",
         queries=[
-            Query(expr=f"({TOTAL} - {DONE}) / ({DONE_PER_S} > 0)", legend="{{batch}} expected"),
+            Query(expr=END_IN_S, legend="{{batch}} expected"),
             Query(expr=WINDOW_LEFT_S, legend="{{batch}} window"),
+        ],
+    ),
+    Panel(
+        title="Margin",
+        description="From the expected end to the deadline: the window's end, or a BatchJob's own. "
+        "Below zero it will be missed.",
+        unit="s",
+        queries=[Query(expr="min by (batch) (weir_batch_margin_seconds)", legend="{{batch}}")],
+    ),
+    Panel(
+        title="Rate of each model",
+        description="Estimated tokens a second at which its batches are done, as taken for their "
+        "ends.",
+        unit="tok/s",
+        queries=[
+            Query(expr="max by (model) (weir_model_offline_tokens_per_second)", legend="{{model}}")
         ],
     ),
     Panel(
@@ -70,6 +82,22 @@ QUEUE = (
         description="Running batches that get nothing, by reason.",
         unit="short",
         queries=[Query(expr="max by (reason) (weir_batches_waiting)", legend="{{reason}}")],
+    ),
+    Panel(
+        title="At risk, and stuck",
+        description="Batches expected to miss their deadline, and batches that get nowhere "
+        "although they could, by stage.",
+        unit="short",
+        queries=[
+            Query(expr="max(weir_batches_at_risk)", legend="at risk"),
+            Query(expr="max by (stage) (weir_batches_stuck)", legend="stuck {{stage}}"),
+        ],
+    ),
+    Panel(
+        title="Suspects",
+        description="Chunks of lines that were in an engine when it died: they run alone.",
+        unit="short",
+        queries=[Query(expr="max(weir_solo_chunks)", legend="chunks")],
     ),
 )
 FAILURES = (

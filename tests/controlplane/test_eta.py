@@ -14,7 +14,15 @@ from sqlalchemy import update
 from tests.controlplane.agent_sim import BIG_ROOM, telemetry
 from tests.controlplane.support import eventually
 from tests.controlplane.test_batchjobs_api import Operator, operator
-from weir_controlplane.eta.predict import RateEvidence, Remaining, rate_of, seconds_to_end
+from weir_controlplane.eta.predict import (
+    RateEvidence,
+    Remaining,
+    is_missed,
+    least,
+    margin_s,
+    rate_of,
+    seconds_to_end,
+)
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.models import Batch, Chunk, ChunkResult
 
@@ -81,6 +89,21 @@ def test_the_first_evidence_of_a_rate_counts() -> None:
     assert rate_of(RateEvidence(), chunk_tokens=600) == 10
 
 
+def test_the_margin_is_what_is_left_after_the_expected_end() -> None:
+    assert margin_s(150.0, deadline_at=200.0, now_s=100.0) == 50
+    assert margin_s(250.0, deadline_at=200.0, now_s=100.0) == -50
+    assert (
+        margin_s(50.0, deadline_at=200.0, now_s=300.0) == -100
+    )  # overdue: it cannot end before now
+    assert margin_s(None, deadline_at=200.0, now_s=150.0) == 50
+    assert not is_missed(200.0, deadline_at=200.0, now_s=100.0)
+    assert is_missed(201.0, deadline_at=200.0, now_s=100.0)
+
+
+def test_the_batches_with_the_least_margin_are_shown() -> None:
+    assert least({"a": 5.0, "b": -1.0, "c": 5.0, "d": 9.0}, 3) == ["b", "a", "c"]
+
+
 @pytest.fixture
 async def op(tmp_path: Path, database_url: str) -> AsyncIterator[Operator]:
     async with operator(tmp_path, database_url, chunk_lines=4) as it:
@@ -135,6 +158,7 @@ async def test_a_batch_has_an_eta_from_the_day_it_is_submitted(op: Operator) -> 
     await eventually(counted)
     text = (await op.http.get("/metrics")).text
     assert f'weir_batch_expected_end_timestamp_seconds{{batch="{view["batch_id"]}"}}' in text
+    assert f'weir_batch_margin_seconds{{batch="{view["batch_id"]}"}} -' in text
     assert 'weir_model_offline_tokens_per_second{model="tiny"}' in text
 
 

@@ -26,6 +26,7 @@ SLO = (
     ' {"metric": "tbt", "statistic": "p99", "threshold_s": 2}]'
 )
 AGENT = {"service": "default", "agent": "agent-1"}
+UNSERVED = "nobodys-model"
 BUCKET_S = 10
 PAST_S = 1500
 
@@ -36,6 +37,7 @@ class Live:
 
     stack: Stack
     prometheus: PrometheusServer
+    operator: OperatorMetrics
 
 
 def seed_demand(database: Path) -> None:
@@ -77,16 +79,21 @@ def without_hold() -> str:
     return text
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """Everything, with a batch and online traffic under way."""
     model = write_tiny_model(tmp_path_factory.mktemp("model") / "sample")
-    stack = Stack(tmp_path_factory.mktemp("observed"), model, agent={"WEIR_SLO": SLO})
+    stack = Stack(
+        tmp_path_factory.mktemp("observed"),
+        model,
+        agent={"WEIR_SLO": SLO},
+        controlplane={"WEIR_MODELS": UNSERVED, "WEIR_MIN_COMPLETION_WINDOW_S": "60"},
+    )
+    operator = OperatorMetrics()
+    operator.leader.set(1)
     done = threading.Event()
     traffic = threading.Thread(target=chat_until, args=(done, stack.agent.url))
-    exporter, exporter_thread = start_http_server(
-        0, addr="127.0.0.1", registry=OperatorMetrics().registry
-    )
+    exporter, exporter_thread = start_http_server(0, addr="127.0.0.1", registry=operator.registry)
     prometheus: PrometheusServer | None = None
     try:
         stack.controlplane.kill()
@@ -105,9 +112,9 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         # Before the agent has synced again, a batch would name a model that nobody serves.
         if not eventually(lambda: "serving" in stack.agent_states()):
             raise ProcessDiedError(f"the agent does not sync\n{tail(stack.agent.log)}")
-        lines = shared_document_lines(2_000, documents=40, document_tokens=150, max_tokens=32)
+        lines = shared_document_lines(6_000, documents=40, document_tokens=150, max_tokens=32)
         submit(stack.client(), as_jsonl(lines))
-        yield Live(stack=stack, prometheus=prometheus)
+        yield Live(stack=stack, prometheus=prometheus, operator=operator)
     finally:
         done.set()
         if traffic.is_alive():

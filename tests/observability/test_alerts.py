@@ -16,8 +16,6 @@ from tests.support.processes import find_binary
 
 POD = 'service="search/llama",agent="search.llama-0"'
 SLO = f'weir_slo_attained{{{POD},metric="tbt",statistic="p99"}}'
-LINES = 'weir_batch_lines{batch="batch_1",state='
-WINDOW = 'weir_batch_window_end_timestamp_seconds{batch="batch_1"}'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,26 +64,31 @@ CASES: Mapping[str, Case] = {
         },
     ),
     "WeirBatchStuck": Case(
-        fires={'weir_batch_idle_seconds{batch="batch_1"}': "0+60x60"},
-        at="40m",
-        quiet_at="31m",
-        quiet={'weir_batch_idle_seconds{batch="batch_1"}': "0+60x25 0+60x25 0+60x10"},
+        fires={'weir_batches_stuck{stage="finalizing"}': "0x10 1x20"},
+        at="17m",
+        quiet_at="14m",
+        quiet={
+            'weir_batches_stuck{stage="finalizing"}': "0x10 1x3 0x20",
+            'weir_batches_stuck{stage="running"}': "0x40",
+        },
     ),
-    # 1,000 lines, ten a minute: an hour and forty minutes; the window ends after an hour.
+    "WeirBatchesWait": Case(
+        fires={'weir_batches_waiting{reason="NoMatchingModel"}': "0x10 2x60"},
+        at="45m",
+        quiet_at="35m",
+        quiet={'weir_batches_waiting{reason="NoMatchingModel"}': "0x10 2x20 0x60"},
+    ),
+    # Two replicas of the control plane: the one that expects less says so.
     "WeirBatchAtRisk": Case(
         fires={
-            f'{LINES}"total"}}': "1000x60",
-            f'{LINES}"completed"}}': "0+10x60",
-            f'{LINES}"failed"}}': "0x60",
-            WINDOW: "3600x60",
+            'weir_batch_margin_seconds{batch="batch_1",pod="a"}': "600x10 -60x60",
+            'weir_batch_margin_seconds{batch="batch_1",pod="b"}': "600x10 30x60",
         },
         at="30m",
-        quiet_at="10m",
+        quiet_at="20m",
         quiet={
-            f'{LINES}"total"}}': "1000x60",
-            f'{LINES}"completed"}}': "0+30x33",
-            f'{LINES}"failed"}}': "0x60",
-            WINDOW: "3600x60",
+            'weir_batch_margin_seconds{batch="batch_1",pod="a"}': "600x10 -60x10 60x60",
+            'weir_batch_margin_seconds{batch="batch_1",pod="b"}': "600x80",
         },
     ),
     "WeirEngineDown": Case(

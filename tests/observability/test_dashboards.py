@@ -14,14 +14,15 @@ import pytest
 from observability.alerts import ALERTS
 from observability.panels import Board
 from scripts.generate_chart import BOARDS, CHART
-from tests.observability.conftest import Live
+from tests.observability.conftest import UNSERVED, Live
+from tests.support.batches import as_jsonl, line
 from tests.support.processes import tail
 from tests.support.prometheus import PrometheusServer
 from tests.support.stack import eventually
 from weir_operator.metrics import OperatorMetrics
 
 OPERATIONS = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
-WITHIN_S = 90.0
+WITHIN_S = 200.0
 
 
 def queries() -> Iterator[tuple[str, str]]:
@@ -67,14 +68,86 @@ def test_every_variable_has_values(live: Live) -> None:
             assert [item["metric"][match[2]] for item in found] == ["default"]
 
 
+def looked_at() -> Iterator[tuple[str, str, frozenset[str]]]:
+    """Every series that an alert looks at, whatever it compares it with, and by which labels."""
+    for alert in ALERTS:
+        groups = re.findall(r"by \(([^)]*)\)", alert.expr)
+        labels = frozenset(name.strip() for group in groups for name in group.split(","))
+        for selector in set(re.findall(r"\b(?:weir_\w+|up)\b(?:\{[^}]*\})?", alert.expr)):
+            yield alert.name, selector, labels
+
+
+@pytest.mark.system
+@pytest.mark.vllm
+def test_every_alert_looks_at_series_that_are_there(live: Live) -> None:
+    """An alert is silent when all is well; its series are there even so, with its labels."""
+    found = list(looked_at())
+    assert {name for name, _, _ in found} == {alert.name for alert in ALERTS}
+    missing = {(name, selector) for name, selector, _ in found}
+    until_s = time.monotonic() + WITHIN_S
+    while missing and time.monotonic() < until_s:
+        for name, selector, labels in found:
+            counted = live.prometheus.query(f"count by ({', '.join(labels)}) ({selector})")
+            if any(set(item["metric"]) == labels for item in counted):
+                missing.discard((name, selector))
+        time.sleep(1)
+    assert missing == set(), tail(live.stack.controlplane.log)
+
+
+@pytest.mark.system
+@pytest.mark.vllm
+def test_a_batch_that_nobody_serves_fires_its_alerts(live: Live) -> None:
+    """It can run nowhere, and its window is shorter than its work."""
+    assert {"WeirBatchesWait", "WeirBatchAtRisk"} & live.prometheus.firing() == set()
+    lines = [line(f"line-{n}", model=UNSERVED, max_tokens=1000) for n in range(1000)]
+    client = live.stack.client("elsewhere")
+    file = client.files.create(file=("in.jsonl", as_jsonl(lines)), purpose="batch")
+    batch = client.batches.create(
+        input_file_id=file.id,
+        endpoint="/v1/completions",
+        completion_window="300s",  # type: ignore[arg-type]
+    )
+    expected = {"WeirBatchesWait", "WeirBatchAtRisk"}
+    assert eventually(lambda: expected <= live.prometheus.firing(), within_s=WITHIN_S)
+    client.batches.cancel(batch.id)
+    assert eventually(lambda: not expected & live.prometheus.firing(), within_s=WITHIN_S)
+
+
+@pytest.mark.system
+@pytest.mark.vllm
+def test_a_batch_whose_input_cannot_be_read_fires_its_alert(live: Live) -> None:
+    assert "WeirBatchStuck" not in live.prometheus.firing()
+    client = live.stack.client("unlucky")
+    file = client.files.create(file=("in.jsonl", as_jsonl([line("a")])), purpose="batch")
+    (stored,) = (live.stack.folder / "controlplane" / "files").rglob(file.id)
+    stored.unlink()
+    batch = client.batches.create(
+        input_file_id=file.id, endpoint="/v1/completions", completion_window="24h"
+    )
+    assert eventually(lambda: "WeirBatchStuck" in live.prometheus.firing(), within_s=WITHIN_S)
+    client.batches.cancel(batch.id)
+    assert eventually(lambda: "WeirBatchStuck" not in live.prometheus.firing(), within_s=WITHIN_S)
+
+
+@pytest.mark.system
+@pytest.mark.vllm
+def test_an_operator_that_does_not_lead_fires_its_alert(live: Live) -> None:
+    name = "WeirOperatorWithoutLeader"
+    assert eventually(lambda: name not in live.prometheus.firing(), within_s=WITHIN_S)
+    live.operator.leader.set(0)
+    assert eventually(lambda: name in live.prometheus.firing(), within_s=WITHIN_S)
+    live.operator.leader.set(1)
+    assert eventually(lambda: name not in live.prometheus.firing(), within_s=WITHIN_S)
+
+
 @pytest.mark.system
 @pytest.mark.vllm
 def test_an_engine_that_dies_fires_its_alert(live: Live) -> None:
-    assert eventually(lambda: "WeirEngineDown" not in live.prometheus.firing(), within_s=30)
+    assert eventually(lambda: "WeirEngineDown" not in live.prometheus.firing(), within_s=WITHIN_S)
     live.stack.kill_engine()
-    assert eventually(lambda: "WeirEngineDown" in live.prometheus.firing(), within_s=60)
+    assert eventually(lambda: "WeirEngineDown" in live.prometheus.firing(), within_s=WITHIN_S)
     live.stack.agent.wait_ready()
-    assert eventually(lambda: "WeirEngineDown" not in live.prometheus.firing(), within_s=30)
+    assert eventually(lambda: "WeirEngineDown" not in live.prometheus.firing(), within_s=WITHIN_S)
 
 
 def test_expressions_name_known_metrics_only() -> None:

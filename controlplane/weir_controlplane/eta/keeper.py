@@ -13,8 +13,8 @@ from weir_controlplane.eta.outlook import BatchOutlook, Outlook
 from weir_controlplane.eta.predict import (
     RateEvidence,
     Remaining,
-    is_missed,
-    longest_first,
+    least,
+    margin_s,
     rate_of,
     seconds_to_end,
 )
@@ -22,7 +22,7 @@ from weir_controlplane.eta.reading import Work, read_work
 from weir_controlplane.store.database import clock_s
 
 STUCK_S = 900.0
-MAX_SHOWN = 100  # batches with metrics of their own: those that end last
+MAX_SHOWN = 100  # batches with metrics of their own: those with the least margin
 
 
 class OutlookKeeper:
@@ -97,18 +97,19 @@ class OutlookKeeper:
 
     def _show(self, work: Work, now_s: float) -> None:
         outlook = self._outlook.batches
-        missed = [
-            is_missed(item.end_at, deadline_at=item.deadline_at, now_s=now_s)
-            for item in outlook.values()
-        ]
-        metrics.AT_RISK.set(sum(missed))
+        margins = {
+            key: margin_s(item.end_at, deadline_at=item.deadline_at, now_s=now_s)
+            for key, item in outlook.items()
+        }
+        metrics.AT_RISK.set(sum(margin < 0 for margin in margins.values()))
         metrics.STUCK.labels(stage="running").set(sum(item.stuck for item in outlook.values()))
         for stage in ("validating", "finalizing", "cancelling"):
             metrics.STUCK.labels(stage=stage).set(work.failing.get(stage, 0))
-        ends = {key: item.end_at for key, item in outlook.items() if item.end_at is not None}
-        shown = set(longest_first(ends, MAX_SHOWN))
+        shown = set(least(margins, MAX_SHOWN))
         for key in self._shown - shown:
-            metrics.END.remove(key)
+            metrics.END.remove_by_labels({"batch": key})
+            metrics.MARGIN.remove_by_labels({"batch": key})
         for key in shown:
-            metrics.END.labels(batch=key).set(ends[key])
+            metrics.END.labels(batch=key).set(outlook[key].end_at)
+            metrics.MARGIN.labels(batch=key).set(margins[key])
         self._shown = shown

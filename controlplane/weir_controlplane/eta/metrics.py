@@ -1,4 +1,4 @@
-"""Prometheus metrics of expected ends. Every replica shows them: take the maximum, not the sum."""
+"""Prometheus metrics of expected ends: the same in every replica, so join by max or min."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ STUCK = Gauge(
 )
 END = Gauge(
     "weir_batch_expected_end_timestamp_seconds",
-    "When a running batch is expected to end; the 100 that end last.",
+    "When a running batch is expected to end; the 100 with the least margin.",
+    ["batch"],
+)
+MARGIN = Gauge(
+    "weir_batch_margin_seconds",
+    "From a running batch's expected end to its deadline, negative when it will miss it; the 100 "
+    "with the least.",
     ["batch"],
 )
 RATE = Gauge(

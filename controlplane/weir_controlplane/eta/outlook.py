@@ -15,7 +15,7 @@ class BatchOutlook:
     and none is committed.
     """
 
-    end_at: float | None
+    end_at: float
     eta_at: float | None
     waiting_reason: str | None
     deadline_at: float

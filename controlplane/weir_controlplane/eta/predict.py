@@ -96,11 +96,16 @@ def rate_of(evidence: RateEvidence, *, chunk_tokens: int) -> float:
     return max(1, evidence.pods) * chunk_tokens / 60.0
 
 
+def margin_s(end_at: float | None, *, deadline_at: float, now_s: float) -> float:
+    """Seconds from the expected end to the deadline; negative: it is missed, or will be."""
+    return deadline_at - (now_s if end_at is None else max(end_at, now_s))
+
+
 def is_missed(end_at: float | None, *, deadline_at: float, now_s: float) -> bool:
     """Whether a batch that is expected to end then misses its deadline, or has."""
-    return (now_s if end_at is None else max(end_at, now_s)) > deadline_at
+    return margin_s(end_at, deadline_at=deadline_at, now_s=now_s) < 0
 
 
-def longest_first(values: Mapping[str, float], limit: int) -> list[str]:
-    """The keys with the largest values, at most ``limit``."""
-    return sorted(values, key=lambda key: (-values[key], key))[:limit]
+def least(values: Mapping[str, float], limit: int) -> list[str]:
+    """The keys with the smallest values, at most ``limit``."""
+    return sorted(values, key=lambda key: (values[key], key))[:limit]
