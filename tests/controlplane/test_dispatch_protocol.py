@@ -12,7 +12,7 @@ from sqlalchemy import update
 
 from tests.controlplane.agent_sim import result_line
 from tests.controlplane.jobs import Lab, lab
-from tests.controlplane.support import make_settings, running
+from tests.controlplane.support import eventually, make_settings, running
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.models import Batch, Chunk
 
@@ -310,12 +310,18 @@ async def test_rule_12_without_a_matching_model_a_batch_stays_queued_and_says_wh
     agent = desk.agent(model="another")
     await agent.ready()
     assert (await agent.sync())["chunks"] == []
-    (queued,) = (await desk.plane.admin.get("/internal/v1/queue")).json()["data"]
-    assert (queued["batch_id"], queued["reason"]) == (batch_id, "NoMatchingModel")
+
+    async def queued() -> list[tuple[str, str | None]]:
+        shown = (await desk.plane.admin.get("/internal/v1/queue")).json()["data"]
+        return [(item["batch_id"], item["reason"]) for item in shown]
+
+    async def says(reason: str | None) -> bool:
+        return await queued() == [(batch_id, reason)]
+
+    await eventually(lambda: says("NoMatchingModel"))
     tiny = desk.agent("pod-1")
     await tiny.ready()
-    (queued,) = (await desk.plane.admin.get("/internal/v1/queue")).json()["data"]
-    assert queued["reason"] is None
+    await eventually(lambda: says(None))
     await desk.assert_whole(await desk.works_until(tiny, batch_id, "completed"), 8)
 
 

@@ -56,7 +56,7 @@ def submit(client: OpenAI, content: bytes, *, endpoint: str = ENDPOINT) -> Batch
     )
 
 
-def finished(client: OpenAI, batch_id: str, *, within_s: float = 240) -> Batch:
+def finished(client: OpenAI, batch_id: str, *, within_s: float = 400) -> Batch:
     """The batch in its final state; outages of the control plane are waited out.
 
     Raises:

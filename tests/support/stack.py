@@ -251,7 +251,7 @@ class Stack:
 
 
 def eventually(
-    condition: Callable[[], bool], *, within_s: float = 60, every_s: float = 0.1
+    condition: Callable[[], bool], *, within_s: float = 180, every_s: float = 0.1
 ) -> bool:
     """Whether the condition becomes true in time."""
     deadline_s = time.monotonic() + within_s

@@ -23,7 +23,7 @@ from tests.support.batches import (
 )
 from tests.support.stack import MODEL, Stack, eventually
 
-pytestmark = [pytest.mark.system, pytest.mark.vllm]
+pytestmark = [pytest.mark.system, pytest.mark.vllm, pytest.mark.timeout(600)]
 CHAT = "/v1/chat/completions"
 
 

@@ -48,7 +48,7 @@ def test_a_full_disk_under_the_agent_stops_batch_work_only(small_disks: Stack) -
     client = small_disks.client()
     with small_disks.agent.full_disk():
         batch = submit(client, as_jsonl(LINES))
-        assert eventually(lambda: "disk_full" in small_disks.agent_states(), within_s=60)
+        assert eventually(lambda: "disk_full" in small_disks.agent_states())
         assert online_answers(small_disks)
         assert completed(small_disks, batch.id) == 0
     ended = finished(client, batch.id)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.stack import MODEL, Stack
 
-pytestmark = [pytest.mark.system, pytest.mark.vllm]
+pytestmark = [pytest.mark.system, pytest.mark.vllm, pytest.mark.timeout(600)]
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
