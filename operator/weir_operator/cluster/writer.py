@@ -114,10 +114,6 @@ class Writer:
         """The next apply of this child is done in any case."""
         self._memory.pop((kind.kind, namespace, name), None)
 
-    def forget_all(self) -> None:
-        """Every next apply is done in any case."""
-        self._memory.clear()
-
     async def remove(self, ref: ChildRef) -> None:
         """Deletes that very object; gone already, or replaced by a namesake, is done.
 

@@ -68,14 +68,6 @@ class ReportBook:
         """What it said of a service."""
         return self._services.get((namespace, name))
 
-    def jobs(self) -> list[HeardJob]:
-        """Every BatchJob that it knows."""
-        return list(self._jobs.values())
-
-    def services(self) -> list[HeardService]:
-        """Every service that it knows."""
-        return list(self._services.values())
-
     def reach(self, *, answered: bool) -> bool:
         """Whether it answered just now; returns whether that is news."""
         news = self._up != answered

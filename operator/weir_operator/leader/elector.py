@@ -90,11 +90,6 @@ class Elector:
         self.identity = identity
         self.leading = asyncio.Event()
 
-    @property
-    def holder(self) -> str | None:
-        """Who held the Lease when it was last read."""
-        return self._record.holder if self._record else None
-
     def deadline_s(self) -> float | None:
         """The monotonic time at which this leader must have stopped; None: it does not lead."""
         if self._renewed_at_s is None:

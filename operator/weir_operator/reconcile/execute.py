@@ -197,7 +197,7 @@ class Executor:
         self, key: ObjectKey, owner: Manifest, request: ControlPlaneRequest, times: _Times
     ) -> None:
         """One request, and what its answer means for the next look."""
-        place, wish = _place(key, request), repr(request)
+        place, wish = _place(key, request), digest(repr(request))  # an input may be large
         held_s = self._reports.held_s(place, wish=wish)
         if held_s > 0:
             times.within(held_s)
@@ -273,6 +273,10 @@ class Executor:
                 self._reports.forget_service(request.namespace, request.name)
             case _:
                 return
+
+    def forget(self, key: ObjectKey) -> None:
+        """The object is gone: what was refused to it counts for no namesake."""
+        self._reports.forget_refusals(child_place(key))
 
     def forget_sent(self) -> None:
         """Everything is asked for once more."""

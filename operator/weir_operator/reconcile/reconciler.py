@@ -54,6 +54,7 @@ class Reconciler:
     async def _reconcile(self, key: ObjectKey) -> float | None:
         planned = await self._plan(key)
         if planned is None:
+            self._executor.forget(key)
             return None
         owner, plan = planned
         return await self._executor.execute(key, owner, plan)

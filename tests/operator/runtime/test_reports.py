@@ -134,6 +134,16 @@ def test_a_refused_wish_waits_and_another_one_does_not() -> None:
     assert held.book.refusal(place) is None
 
 
+def test_what_was_refused_to_an_object_that_is_gone_counts_for_no_namesake() -> None:
+    held = Book()
+    refusal = Refusal(generation=1, status_code=422, code="x", message="no")
+    for name in ("chat", "other"):
+        held.book.refuse(("child", "LLMService", "team", name, "Service"), refusal, wish="w")
+    held.book.forget_refusals(("child", "LLMService", "team", "chat"))
+    left = held.book.refusals_under(("child", "LLMService", "team"))
+    assert set(left) == {("other", "Service")}
+
+
 def answering(*answers: tuple[int, object], seen: list[dict[str, str]] | None = None) -> ASGIApp:
     """An ASGI application that gives these answers in turn, the last one for ever."""
     left = list(answers)
