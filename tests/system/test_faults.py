@@ -19,7 +19,7 @@ def test_a_killed_process_costs_no_line(stack: Stack, victim: Victim) -> None:
     assert after.kills > 0
     assert after.status == "completed"
     assert (after.lost, after.doubled, after.failed) == (0, 0, 0)
-    assert after.online_back
+    assert after.online_back_s is not None
 
 
 def test_a_line_that_kills_the_engine_fails_alone(stack: Stack) -> None:
@@ -35,7 +35,7 @@ def test_a_line_that_kills_the_engine_fails_alone(stack: Stack) -> None:
     assert failed["custom_id"] == "deadly"
     assert failed["response"] is None
     assert failed["error"]["code"] == "engine_crash"
-    assert eventually(lambda: online_answers(stack), within_s=120)
+    assert eventually(lambda: online_answers(stack))
 
 
 def test_a_drained_agent_hands_its_work_back(stack: Stack) -> None:
