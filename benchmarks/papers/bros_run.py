@@ -91,6 +91,7 @@ _PRESETS = {
     "BROS, most empty block": "bros",
     "BROS, paged": "bros-paged",
     "weir": "weir",
+    "weir, TPOT alone": "weir",
 }
 
 
@@ -129,7 +130,7 @@ def _replica(setup: Setup, arm: str) -> Replica:
     return Replica(
         cost=ProfileCost(profile=profile),
         shape=shape,
-        slos=SLOS,
+        slos=SLOS[1:] if arm == "weir, TPOT alone" else SLOS,
         policy=Policy(offline_kv_blocks=shape.total_blocks, offline_seq_slots=shape.max_seqs),
         eviction=LruEviction() if preset is None else SEATS[preset].eviction,
         manager=PaperOrderManager if arm == "BROS, most empty block" else manager,

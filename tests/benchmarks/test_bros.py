@@ -98,6 +98,9 @@ class TestClaims:
             "round robin": outcome(0.1, 2.0, 0.4),
             "BROS": outcome(0.05, 3.9, 0.9),
             "weir": outcome(0.04, 3.9, 0.95),
+            "vLLM, prompts first": outcome(0.3, 4.0, 0.1),
+            "BROS, paged": outcome(0.06, 3.0, 0.8),
+            "weir, TPOT alone": outcome(0.05, 4.5, 0.8),
         }
         return {rate_s: dict(arms) for rate_s in bros.STUDIES[0].rates_s}
 
@@ -108,14 +111,17 @@ class TestClaims:
         assert claims["bros/offline"].value == pytest.approx(0.025)
         assert claims["bros/latency-rr"].value == pytest.approx(0.5)
         assert claims["bros/latency-rr"].met is False
+        assert claims["bros/latency-largest"].value == pytest.approx(0.75)
         assert claims["bros/tpot"].met is True
         assert claims["bros/tpot-rr"].met is None
         assert claims["weir/bros/latency"].value == pytest.approx(0.2)
         assert claims["weir/bros/ttft"].value == pytest.approx(0.05)
 
     def test_the_note_gives_each_rate(self) -> None:
-        (note,) = bros.notes_of(bros.STUDIES[0], [self.rates()])
+        note, why, reason = bros.notes_of(bros.STUDIES[0], [self.rates()])
         assert "8/s 75.0% at +2.5%" in note
+        assert "50 ms a step" in why
+        assert "without that objective 4.50 and 80.0%" in reason
 
     def test_other_profiles_have_no_targets_of_the_papers(self) -> None:
         study = bros.STUDIES[1]
