@@ -75,7 +75,6 @@ class Arm:
     multiple: int = 1
     reserve: float = 1.0
     max_seqs: int = _MAX_SEQS
-    sampled: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,20 +258,21 @@ def _scheduler(  # noqa: PLR0913 - the arms' composition root
     shape: EngineShape,
     kv: KvManager,
 ) -> tuple[Planner, Feeder]:
-    if arm.order == "blend":
+    order = _order(case, arm)
+    if order == "blend":
         blended = BlendFeeder(case, batch)
         return _weir(arm, case.factor, shape, kv, blended.pool), blended
-    order = tree.depth_first(np.zeros(tree.nodes))
-    if arm.order == "shuffled":
-        order = np.random.default_rng((case.seed, 9)).permutation(len(prompts))
+    places = tree.depth_first(np.zeros(tree.nodes))
+    if order == "shuffled":
+        places = np.random.default_rng((case.seed, 9)).permutation(len(prompts))
     if arm.stock:
         stock = StockScheduler(shape, kv, step_tokens=_STEP_TOKENS, by_class=False)
         room = arm.max_seqs
         return stock, OrderFeeder(
-            batch, order.tolist(), waiting=lambda unfinished: max(unfinished - room, 0)
+            batch, places.tolist(), waiting=lambda unfinished: max(unfinished - room, 0)
         )
     pool = FcfsOrder()
-    feeder = OrderFeeder(batch, order.tolist(), waiting=lambda _: len(pool), window=_WINDOW)
+    feeder = OrderFeeder(batch, places.tolist(), waiting=lambda _: len(pool), window=_WINDOW)
     return _weir(arm, case.factor, shape, kv, pool), feeder
 
 
@@ -302,6 +302,27 @@ def _weir(arm: Arm, factor: int, shape: EngineShape, kv: KvManager, pool: Offlin
         policy=Policy(offline_kv_blocks=shape.total_blocks, offline_seq_slots=arm.max_seqs),
     )
     return AskedAgain(scheduler)
+
+
+def _order(case: Case, arm: Arm) -> str:
+    """The arm's; Weir's blends where the measured kernels say that it pays."""
+    if not arm.weir:
+        return arm.order
+    backend = ProfileCost(profile=case.profile, backend=arm.backend, interference=case.interference)
+    return "blend" if blending_pays(backend, case.kv_tokens) else "dfs"
+
+
+def blending_pays(cost: ProfileCost, kv_tokens: int) -> bool:
+    """Whether prompts beside long outputs take less time than each of them in steps of its own.
+
+    Three quarters of the KV memory in 64 contexts of 500 tokens and more, 512 tokens of prompts.
+    """
+    context, decodes, prompt = kv_tokens * 3 // 4, 64, 512
+    held = (decodes, context, 500, 4 * context // decodes)
+    both_s = cost.step_s(StepBatch(prompt + decodes, [(prompt, 0)], *held))
+    decodes_s = cost.step_s(StepBatch(decodes, [], *held))
+    prompts_s = cost.step_s(StepBatch(_STEP_TOKENS, [(_STEP_TOKENS, 0)], 0, 0, 0, 0))
+    return both_s < decodes_s + prompts_s * prompt / _STEP_TOKENS
 
 
 def _preset(arm: Arm) -> str:

@@ -1,11 +1,16 @@
 """BlendServe's benchmark: workloads are mixed to what they say, and every arm runs all of it."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from benchmarks.papers.blendserve import ARMS, KV_BYTES, density_model, without_host
+from benchmarks.papers.blendserve import density_model, without_host
+from benchmarks.papers.blendserve_cells import ARMS, KV_BYTES, cells
 from benchmarks.papers.blendserve_run import Case, run_arm
+from benchmarks.papers.blendserve_split import splits
 from benchmarks.papers.blendserve_workload import TRACES, Lengths, Mix, Source, mix
+from benchmarks.papers.paper import Options
 from weir_engine.errors import ConfigError
 from weir_engine.pool.blend_order import tree_costs
 from weir_engine.pool.density import LLAMA_8B_A100
@@ -110,3 +115,26 @@ def test_every_arm_runs_the_whole_batch(arm: str) -> None:
     assert outcome.sharing <= outcome.best_sharing
     if arm in {"NanoFlow-DFS", "BlendServe"}:
         assert outcome.sharing >= 0.9 * outcome.best_sharing
+
+
+def test_a_split_from_both_ends_keeps_every_replica_near_the_roots_density() -> None:
+    """Cut in a row of the density order, one replica gets all exams and another all videos."""
+    workload = mix(
+        _lengths(),
+        TRACES["trace1"],
+        requests=20_000,
+        model=LLAMA_8B_A100,
+        rng=np.random.default_rng(4),
+    )
+    ways = {split.way: split for split in splits(workload, LLAMA_8B_A100, 4, Interference())}
+    assert ways["both ends"].density_off < 0.1
+    assert ways["both ends"].slowest < 1.05
+    assert ways["both ends"].computed_again < 0.01
+    assert ways["in a row"].density_off > 1.0
+    assert ways["in a row"].slowest > 1.5
+
+
+def test_no_two_runs_are_kept_under_one_name() -> None:
+    todo = cells(Options(data=Path("unused")))
+    assert len({cell.name for cell in todo}) == len(todo)
+    assert {cell.arm for cell in todo if cell.part == "main"} == set(ARMS)
