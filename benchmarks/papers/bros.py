@@ -302,7 +302,7 @@ def _bros_reason(calm_s: float, calm: Arms, busy_s: float, busy: Arms) -> str:
         f"to the least remaining time, has steps of {1e3 * step_s:.0f} ms: it takes "
         f"{1e3 * token_s:.0f} ms a token although hardly anybody waits. At {busy_s:g}/s the cache "
         f"is full: vLLM finishes {_over(busy, _BEST_VLLM, _offline):.2f} offline requests a second "
-        f"and BROS {_over(busy, 'BROS', _offline):.2f}, because vLLM leaves online requests waiting "
+        f"and BROS {_over(busy, 'BROS', _offline):.2f}, for vLLM leaves online requests waiting "
         f"without KV ({_over(busy, _BEST_VLLM, _ttft):.0%} attain TTFT), which BROS serves "
         f"({_over(busy, 'BROS', _ttft):.0%}). Without shared blocks BROS would finish "
         f"{_over(busy, 'BROS, paged', _offline):.2f}."
@@ -313,10 +313,10 @@ def _weirs_reason(rate_s: float, seeds: Arms) -> str:
     """What its TTFT objective costs Weir in offline work, measured by taking it away."""
     both, alone = "weir", "weir, TPOT alone"
     return (
-        "Weir serves fewer offline requests than BROS: with a TTFT objective its offline work waits "
-        f"while an online prompt is there. At {rate_s:g}/s it serves "
-        f"{_over(seeds, both, _offline):.2f} a second and attains {_over(seeds, both, _ttft):.1%} of "
-        f"TTFT; without that objective {_over(seeds, alone, _offline):.2f} and "
+        "Weir serves fewer offline requests than BROS: with a TTFT objective its offline work "
+        f"waits while an online prompt is there. At {rate_s:g}/s it serves "
+        f"{_over(seeds, both, _offline):.2f} a second and attains {_over(seeds, both, _ttft):.1%} "
+        f"of TTFT; without that objective {_over(seeds, alone, _offline):.2f} and "
         f"{_over(seeds, alone, _ttft):.1%}; BROS {_over(seeds, 'BROS', _offline):.2f} and "
         f"{_over(seeds, 'BROS', _ttft):.1%}. Weir also preempts by recomputation where BROS copies."
     )

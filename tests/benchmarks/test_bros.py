@@ -120,7 +120,7 @@ class TestClaims:
     def test_the_note_gives_each_rate(self) -> None:
         note, why, reason = bros.notes_of(bros.STUDIES[0], [self.rates()])
         assert "8/s 75.0% at +2.5%" in note
-        assert "50 ms a step" in why
+        assert "steps of 50 ms" in why
         assert "without that objective 4.50 and 80.0%" in reason
 
     def test_other_profiles_have_no_targets_of_the_papers(self) -> None:
