@@ -23,20 +23,15 @@ _BEST_VLLM = "vLLM"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Study:
-    """One profile, some rates; at ``more_at_s`` the further arms run too.
-
-    Only a study that ``claims`` does; the others are tables and a note.
-    """
+    """One profile, some rates; at ``more_at_s`` the further arms run too."""
 
     name: str
     profile: str
     rates_s: tuple[float, ...]
     seeds: int
-    arms: tuple[str, ...] = MAIN
     window_s: float = 60.0
     kv_tokens: int | None = None
     more_at_s: float | None = None
-    claims: bool = True
 
 
 OPT = "a100-40gb-opt-13b-tp2"
@@ -46,19 +41,9 @@ STUDIES = (
         name="rtx-pro-6000",
         profile="rtx-pro-6000-llama-3.1-8b",
         rates_s=(6.0,),
-        seeds=2,
+        seeds=1,
         kv_tokens=58_000,
     ),
-    Study(
-        name="opt-13b-long",
-        profile=OPT,
-        rates_s=(8.0,),
-        seeds=1,
-        arms=(*VLLM, "round robin", "BROS"),
-        window_s=240.0,
-        claims=False,
-    ),
-    Study(name="opt-13b-overload", profile=OPT, rates_s=(12.0,), seeds=1, claims=False),
 )
 
 Rates = dict[float, dict[str, Outcome]]
@@ -73,7 +58,7 @@ def run(options: Options) -> PaperResult:
         if options.only and study.name not in options.only:
             continue
         seeds = [_seed(study, seed, options) for seed in options.seeds[: study.seeds]]
-        claims += claims_of(study, seeds) if study.claims else []
+        claims += claims_of(study, seeds)
         notes += notes_of(study, seeds)
         tables += tables_of(study, seeds)
     return PaperResult(claims=tuple(claims), notes=tuple(notes), tables=tuple(tables))
@@ -83,7 +68,7 @@ def _seed(study: Study, seed: int, options: Options) -> Rates:
     cells = [
         (study, rate_s, seed, arm)
         for rate_s in study.rates_s
-        for arm in (*study.arms, *(MORE if rate_s == study.more_at_s else ()))
+        for arm in (*MAIN, *(MORE if rate_s == study.more_at_s else ()))
     ]
     found = parallel(options, _Cell(options), cells)
     rates: Rates = {rate_s: {} for rate_s in study.rates_s}
