@@ -6,12 +6,14 @@ what is built on them is built again in every run.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,6 +90,16 @@ class Images:
             return archive.of_tree(path, name=system.name, root=root)
         finally:
             shutil.rmtree(root, ignore_errors=True)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Waits for builders in other processes, and removes what a killed one left mounted."""
+        self._cache.mkdir(parents=True, exist_ok=True)
+        with (self._cache / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            packages.install(packages.IMAGES)
+            self._buildah(["rm", "--all"])
+            yield
 
     def build(
         self,

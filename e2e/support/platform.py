@@ -47,17 +47,13 @@ VALUES: Mapping[str, Any] = {
 def build_images() -> list[Path]:
     """The archives of every image that the chart asks for, built from this checkout."""
     images = Images()
-    return [
-        images.system(STORES),
-        *(
-            images.build(
-                f"localhost/weir-{component}:{VERSION}",
-                dockerfile=ROOT / "images" / f"{component}.Dockerfile",
-                base=PYTHON,
-            )
-            for component in COMPONENTS
-        ),
-    ]
+    with images.alone():
+        archives = [images.system(STORES)]
+        for component in COMPONENTS:
+            name = f"localhost/weir-{component}:{VERSION}"
+            dockerfile = ROOT / "images" / f"{component}.Dockerfile"
+            archives.append(images.build(name, dockerfile=dockerfile, base=PYTHON))
+    return archives
 
 
 class Platform:
