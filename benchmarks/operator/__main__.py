@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +144,7 @@ def claims_of(size: Size, found: Measured) -> list[Claim]:
     if found.load_average > CORES:
         load = f"taken on a busy machine ({load})"
     spent, steady = found.until_quiet, found.steady
-    return [
+    made = [
         Claim(
             id="operator/observed/share",
             what=f"{what}: observed within the time given",
@@ -226,6 +226,8 @@ def claims_of(size: Size, found: Measured) -> list[Claim]:
             target=f"<= {CHART_LIMIT_MIB}",
         ),
     ]
+    # In a table of all claims each says whose it is.
+    return [replace(claim, what=f"operator: {claim.what}") for claim in made]
 
 
 def steady_text(found: Measured) -> str:
