@@ -160,6 +160,10 @@ class Simulation:
             ended_s=self._clock.now_s,
         )
 
+    def unfinished(self) -> tuple[RequestRecord, ...]:
+        """Online requests that have arrived and not ended, with the tokens that they have."""
+        return tuple(_record_of(r) for r in self._engine.unfinished() if r.request.is_online)
+
     def _take_arrivals(self) -> None:
         now_s = self._clock.now_s
         known_s = now_s - self._plan_s if self._asynchronous and self._stepped else now_s
@@ -232,13 +236,18 @@ class Simulation:
             self._offline_finished += 1
             return
         self._online_tokens -= request.prompt_tokens + running.output_tokens
-        record = RequestRecord(
-            id=request.id,
-            arrival_s=request.arrival_s,
-            prompt_tokens=request.prompt_tokens,
-            hit_tokens=request.hit_tokens,
-            tokens_s=tuple(running.tokens_s),
-            preemptions=request.preemptions,
-        )
+        record = _record_of(running)
         self._online.append(record)
         self._offline.online_ended(record)
+
+
+def _record_of(running: Running) -> RequestRecord:
+    request = running.request
+    return RequestRecord(
+        id=request.id,
+        arrival_s=request.arrival_s,
+        prompt_tokens=request.prompt_tokens,
+        hit_tokens=request.hit_tokens,
+        tokens_s=tuple(running.tokens_s),
+        preemptions=request.preemptions,
+    )
