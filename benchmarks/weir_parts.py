@@ -369,16 +369,24 @@ def main() -> None:
 
 
 def report(folder: Path) -> None:
-    """All cells over the seeds that every cell has; it claims nothing."""
-    files = {
-        (cell, seed): folder / f"{'.'.join(cell)}.{seed}.json" for cell in cells() for seed in SEEDS
+    """All cells over the seeds that every cell of a trace has; it claims nothing."""
+
+    def file(cell: tuple[str, str, str], seed: int) -> Path:
+        return folder / f"{'.'.join(cell)}.{seed}.json"
+
+    seeds = {
+        trace: [
+            seed
+            for seed in SEEDS
+            if all(file(cell, seed).exists() for cell in cells() if cell[0] == trace)
+        ]
+        for trace in TRACES
     }
-    seeds = [seed for seed in SEEDS if all(files[cell, seed].exists() for cell in cells())]
-    if not seeds:
+    if not all(seeds.values()):
         print("some runs are missing: no result was written")
         return
     runs = {
-        cell: [Done(**json.loads(files[cell, seed].read_text())) for seed in seeds]
+        cell: [Done(**json.loads(file(cell, seed).read_text())) for seed in seeds[cell[0]]]
         for cell in cells()
     }
     rows = []
@@ -389,6 +397,7 @@ def report(folder: Path) -> None:
             "trace": trace,
             "objective": objective,
             "variant": variant,
+            "seeds": seeds[trace],
             "offline_over_weir": [round(share, 4) for share in shares],
             "runs": [asdict(done) for done in found],
         }
@@ -400,7 +409,7 @@ def report(folder: Path) -> None:
             f"{mean(done.due_in_time for done in found):.0%}"
         )
     command = shlex.join(["python", "-m", "benchmarks.weir_parts"])
-    write_results("weir_parts", (), command=command, seeds=seeds, more={"rows": rows})
+    write_results("weir_parts", (), command=command, seeds=SEEDS, more={"rows": rows})
 
 
 if __name__ == "__main__":

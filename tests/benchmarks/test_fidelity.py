@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
+from benchmarks.colocation.runner import AgentZygote
 from benchmarks.colocation.setup import TRACE
 from benchmarks.fidelity import replay
+from benchmarks.fidelity.__main__ import judge
+from benchmarks.fidelity.live import Lab
 from benchmarks.fidelity.replay import Figures, of_live, simulated
 from benchmarks.fidelity.traces import TRACES, FidelityTrace, offline_specs, online_specs
 from weir_cli.loadlab.measure import Window
+from weir_cli.loadlab.processes import Cores
 from weir_cli.loadlab.workload import OfflineOrder, offline_supply
 from weir_engine.config import EngineShape
 from weir_engine.sim.hashes import BlockHasher
@@ -90,3 +96,38 @@ def test_deviations_are_in_percent_of_the_live_figure() -> None:
     assert other.off("tokens_s", live) == pytest.approx(-2.0)
     assert other.off("ttft_s", live) == pytest.approx(10.0)
     assert other.off("tpot_s", live) == 0
+
+
+def test_a_run_is_judged_from_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A live engine that does what the simulator says is 0% off; its steps are read back."""
+    monkeypatch.setattr(replay, "WINDOW", Window(ramp_s=2.0, measure_s=8.0, tail_s=5.0))
+    lab = Lab(
+        model=tmp_path,
+        folder=tmp_path,
+        cores=Cores(engine=0, client=0),
+        agents=AgentZygote(),
+        say=lambda _: None,
+    )
+    trace = FidelityTrace(name="short", workload=TRACE, seed=5)
+    found = simulated(PROFILE, trace, http_s=0.0, seed=1)
+    latencies = {
+        "ttft": {"mean_s": found.ttft_s, "p99_s": found.ttft_p99_s},
+        "tpot": {"mean_s": found.tpot_s},
+        "tbt": {"p99_s": found.tbt_p99_s},
+    }
+    measured = {
+        "online_tokens_per_s": found.tokens_s - found.offline_tokens_s,
+        "offline_served_per_s": found.offline_tokens_s,
+        "steps_per_s": found.steps_s,
+        "online": latencies,
+    }
+    lab.run_file(trace).write_text(json.dumps({"measurement": measured}))
+    step = {"prefills": [[100, 0]], "decodes": [50], "seconds": 0.0255, "pause_s": None}
+    rows = [{"engine": asdict(PROFILE.shape)}, step]
+    lab.step_file(trace).write_text("\n".join(map(json.dumps, rows)))
+    claims = {claim.id: claim for claim in judge(lab, PROFILE, trace, 0.0, [1])}
+    assert claims["fidelity/short/throughput"].value == 0
+    assert claims["fidelity/short/ttft"].met
+    # 10 ms, 100 tokens of 0.1 ms, two requests of 0.1 ms and attention are 20.3 ms of 25.5.
+    assert claims["fidelity/short/step"].value == pytest.approx(20.6, abs=0.5)
+    assert not claims["fidelity/short/step"].met
