@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -34,6 +34,7 @@ from weir_engine.sim.slo_profiler import SloProfiler, geometric_levels
 from weir_engine.sim.workload import RequestSpec, Segment, online_from_rows
 
 CHUNKS = (256, 512, 1024, 2048)
+ARMS = ("sarathi++", "aimd", "adaptive", "hygen*", "hygen", "hygen-next", "weir")
 TOLERANCES = (0.05, 0.20, 0.50)
 METRICS = (
     (Metric.TBT, "mean"),
@@ -41,7 +42,7 @@ METRICS = (
     (Metric.TTFT, "mean"),
     (Metric.TTFT, "p99"),
 )
-BUDGETS_S = geometric_levels(0.015, 0.30, 24)
+BUDGETS_S = geometric_levels(0.015, 0.30, 12)
 RATES = geometric_levels(0.02, 4.0, 20)
 _RAMP_S = 15.0
 _DRAIN_S = 20.0
@@ -209,11 +210,12 @@ def run_weir(setup: Setup, slos: tuple[Slo, ...], chunk: int) -> Measured:
     return measured(setup, result)
 
 
-def run_adaptive(setup: Setup, slos: tuple[Slo, ...]) -> Measured:
-    """Fixed priority with an adaptive prefill budget."""
+def run_adaptive(setup: Setup, slos: tuple[Slo, ...], least: int) -> Measured:
+    """Fixed priority with an adaptive prefill budget of ``least`` tokens or more."""
+    settings = AdaptiveSettings(least=least, most=CHUNKS[-1])
 
     def make(shape: EngineShape, kv: KvManager) -> AdaptivePrefill:
-        return AdaptivePrefill(shape, kv, slos=slos, settings=AdaptiveSettings())
+        return AdaptivePrefill(shape, kv, slos=slos, settings=settings)
 
     result = replica_of(setup, CHUNKS[-1]).simulate(
         online=online_of(setup, judged=False),
@@ -239,12 +241,19 @@ def run_aimd(setup: Setup, slos: tuple[Slo, ...], chunk: int) -> Measured:
 
 Cell = tuple[Metric, str, float]
 CELLS: tuple[Cell, ...] = tuple((m, s, t) for m, s in METRICS for t in TOLERANCES)
+Alone = dict[int, Measured]
+"""Online alone at each chunk."""
 
 
-def slos_of(cell: Cell, alone: dict[int, Measured]) -> tuple[Slo, ...]:
+def best_chunk(cell: Cell, alone: Alone) -> int:
+    """The chunk at which online alone is best for the cell's statistic."""
+    return min(alone, key=lambda chunk: alone[chunk].latencies.statistic(cell[0], cell[1]))
+
+
+def slos_of(cell: Cell, alone: Alone) -> tuple[Slo, ...]:
     """The objective of a cell: online alone at the chunk best for it, plus the tolerance."""
     metric, statistic, tolerance = cell
-    least = min(m.latencies.statistic(metric, statistic) for m in alone.values())
+    least = alone[best_chunk(cell, alone)].latencies.statistic(metric, statistic)
     return (
         Slo(
             metric=metric,
@@ -256,24 +265,38 @@ def slos_of(cell: Cell, alone: dict[int, Measured]) -> tuple[Slo, ...]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Task:
-    """One arm at one chunk for one seed: all cells' bisections share its simulations."""
+class Verdict:
+    """An arm in a cell for one seed. ``ratio`` is measured over objective; 1 or less holds.
 
-    setup: Setup
-    arm: str
-    chunk: int
-    alone: dict[int, Measured]
-    cells: tuple[Cell, ...]
+    ``chunk`` and ``level`` (seconds or requests a second) are what profiling chose, if anything.
+    """
+
+    offline_s: float
+    whole_s: float
+    ratio: float
+    chunk: int = 0
+    level: float = 0.0
 
 
-Found = tuple[int, float, Measured] | None
-"""Chunk, level, and what they gave on the stretch that was profiled."""
+NOTHING = Verdict(offline_s=0.0, whole_s=0.0, ratio=1.0)
 
 
-def profiled(task: Task) -> list[Found]:
-    """For each cell the level found, and what it gives."""
-    setup, chunk = task.setup, task.chunk
-    run, levels = {"hygen": (run_hygen, BUDGETS_S), "hygen*": (run_constant, RATES)}[task.arm]
+def verdict(run: Measured, slos: tuple[Slo, ...], chunk: int = 0, level: float = 0.0) -> Verdict:
+    """A run against the objectives."""
+    ratio = attained(run.latencies, slos)
+    return Verdict(
+        offline_s=run.offline_s, whole_s=run.whole_s, ratio=ratio, chunk=chunk, level=level
+    )
+
+
+def profiled(
+    setup: Setup, arm: str, chunk: int, cells: tuple[Cell, ...], alone: Alone
+) -> list[Verdict | None]:
+    """For each cell the highest level that holds; None: none does.
+
+    A chunk at which online alone misses the objective is not tried: offline work adds to it.
+    """
+    run, levels = {"hygen": (run_hygen, BUDGETS_S), "hygen*": (run_constant, RATES)}[arm]
     runs: dict[float, Measured] = {}
 
     def latencies(level: float) -> Latencies:
@@ -281,96 +304,64 @@ def profiled(task: Task) -> list[Found]:
         return runs[level].latencies
 
     profiler = SloProfiler(latencies, levels)
-    levels_found = [profiler.best(slos_of(cell, task.alone)) for cell in task.cells]
-    return [
-        None
-        if level is None or attained(profiler.latencies(level), slos_of(cell, task.alone)) > 1
-        else (chunk, level, runs[level])
-        for cell, level in zip(task.cells, levels_found, strict=True)
-    ]
+
+    def best(slos: tuple[Slo, ...]) -> Verdict | None:
+        if attained(alone[chunk].latencies, slos) > 1:
+            return None
+        level = profiler.best(slos)
+        if level is None or attained(profiler.latencies(level), slos) > 1:
+            return None
+        return verdict(runs[level], slos, chunk, level)
+
+    return [best(slos_of(cell, alone)) for cell in cells]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
-    """An arm in a cell for one seed. ``ratio`` is measured over objective; 1 or less holds."""
-
-    offline_s: float
-    whole_s: float
-    ratio: float
+@cache
+def alone_at_each(setup: Setup, *, judged: bool) -> Alone:
+    """Online alone at each chunk; every arm needs it."""
+    return {chunk: run_sarathi(setup, chunk, judged=judged) for chunk in CHUNKS}
 
 
-NOTHING = Verdict(offline_s=0.0, whole_s=0.0, ratio=1.0)
+def judge(setup: Setup, cells: tuple[Cell, ...], arm: str) -> list[Verdict]:
+    """An arm in every cell for one seed; those with a choice of chunks at the best one."""
+    alone = alone_at_each(setup, judged=False)
+    if arm in {"hygen", "hygen*"}:
+        tried = [profiled(setup, arm, chunk, cells, alone) for chunk in CHUNKS]
+        return [
+            max((v for v in column if v), key=lambda v: v.offline_s, default=NOTHING)
+            for column in zip(*tried, strict=True)
+        ]
+    if arm == "sarathi++":
+        runs = [run_sarathi_plus(setup, chunk) for chunk in CHUNKS]
+        return [_best([verdict(run, slos_of(cell, alone)) for run in runs]) for cell in cells]
+    return [_single(setup, arm, cell, alone) for cell in cells]
 
 
-def verdict(run: Measured, slos: tuple[Slo, ...]) -> Verdict:
-    """A run against the objectives."""
-    return Verdict(
-        offline_s=run.offline_s, whole_s=run.whole_s, ratio=attained(run.latencies, slos)
-    )
-
-
-def _alone(cell: tuple[Setup, int, bool]) -> Measured:
-    setup, chunk, judged = cell
-    return run_sarathi(setup, chunk, judged=judged)
-
-
-def _one(cell: tuple[Setup, tuple[Slo, ...], str, int]) -> Measured:
-    setup, slos, arm, chunk = cell
+def _single(setup: Setup, arm: str, cell: Cell, alone: Alone) -> Verdict:
+    """Arms that get the objective, at the chunk at which online alone is best for it."""
+    slos, chunk = slos_of(cell, alone), best_chunk(cell, alone)
     if arm == "weir":
-        return run_weir(setup, slos, chunk)
-    if arm == "adaptive":
-        return run_adaptive(setup, slos)
+        return verdict(run_weir(setup, slos, chunk), slos, chunk)
     if arm == "aimd":
-        return run_aimd(setup, slos, chunk)
-    return run_sarathi_plus(setup, chunk)
+        return verdict(run_aimd(setup, slos, chunk), slos, chunk)
+    least = 64 if cell[0] is Metric.TBT else 512  # fewer starve prompts, more stretch steps
+    return verdict(run_adaptive(setup, slos, least), slos, CHUNKS[-1])
 
 
-def _next(cell: tuple[Setup, int, float]) -> Measured:
-    setup, chunk, level = cell
-    return run_hygen(setup, chunk, level, judged=True)
-
-
-SINGLES = (("weir", 512), ("weir", 2048), ("aimd", 512), ("adaptive", 2048))
-
-
-def judge(setup: Setup, cells: tuple[Cell, ...], options: Options) -> list[dict[str, Verdict]]:
-    """Every arm in every cell for one seed, each at its best chunk."""
-    keys = [(setup, chunk, judged) for judged in (False, True) for chunk in CHUNKS]
-    found = dict(zip(keys, parallel(options, _alone, keys), strict=True))
-    alone = {chunk: found[setup, chunk, False] for chunk in CHUNKS}
-    after = {chunk: found[setup, chunk, True] for chunk in CHUNKS}
-    tasks = [
-        Task(setup=setup, arm=arm, chunk=chunk, alone=alone, cells=cells)
-        for arm in ("hygen", "hygen*")
-        for chunk in CHUNKS
+def judge_next(setup: Setup, cells: tuple[Cell, ...], found: list[Verdict]) -> list[Verdict]:
+    """HyGen's budgets, taken as they are to the stretch after the one they were found on."""
+    alone = alone_at_each(setup, judged=True)
+    runs = {
+        (own.chunk, own.level): run_hygen(setup, own.chunk, own.level, judged=True)
+        for own in found
+        if own.chunk
+    }
+    return [
+        verdict(runs[own.chunk, own.level], slos_of(cell, alone), own.chunk, own.level)
+        if own.chunk
+        else NOTHING
+        for cell, own in zip(cells, found, strict=True)
     ]
-    bisected = list(zip(tasks, parallel(options, profiled, tasks), strict=True))
-    slos = [slos_of(cell, alone) for cell in cells]
-    singles = [(setup, own, arm, chunk) for own in slos for arm, chunk in SINGLES]
-    plus = [(setup, (), "sarathi++", chunk) for chunk in CHUNKS]
-    runs = parallel(options, _one, [*singles, *plus])
-    rows: list[dict[str, Verdict]] = []
-    budgets: list[tuple[int, float] | None] = []
-    for i, own in enumerate(slos):
-        row = {"sarathi++": _best([verdict(run, own) for run in runs[len(singles) :]])}
-        for arm in ("hygen", "hygen*"):
-            made = [levels[i] for task, levels in bisected if task.arm == arm]
-            best = max((m for m in made if m), key=lambda m: m[2].offline_s, default=None)
-            row[arm] = NOTHING if best is None else verdict(best[2], own)
-            if arm == "hygen":
-                budgets.append(None if best is None else best[:2])
-        for arm in ("weir", "aimd", "adaptive"):
-            at = [i * len(SINGLES) + k for k, (name, _) in enumerate(SINGLES) if name == arm]
-            row[arm] = _best([verdict(runs[k], own) for k in at])
-        rows.append(row)
-    wanted = sorted({budget for budget in budgets if budget})
-    later = dict(
-        zip(wanted, parallel(options, _next, [(setup, *budget) for budget in wanted]), strict=True)
-    )
-    for row, cell, budget in zip(rows, cells, budgets, strict=True):
-        next_slos = slos_of(cell, after)
-        row["hygen-next"] = NOTHING if budget is None else verdict(later[budget], next_slos)
-    return rows
 
 
 def _best(verdicts: list[Verdict]) -> Verdict:
@@ -411,7 +402,6 @@ STUDIES = (
     Study(profile="a100-40gb-llama-2-7b", rate_s=1.0, cells=CELLS),
     Study(profile="rtx-pro-6000-llama-3.1-8b", rate_s=4.0, cells=_TIGHT, seeds=2),
     Study(profile="a100-40gb-llama-2-7b", rate_s=0.5, cells=_TIGHT, seeds=1),
-    Study(profile="a100-40gb-llama-2-7b", rate_s=1.5, cells=_TIGHT, seeds=1),
 )
 
 
@@ -430,6 +420,21 @@ def run(options: Options) -> PaperResult:
     return PaperResult(claims=tuple(claims), notes=tuple(notes), tables=tuple(tables))
 
 
+def run_arm(cell: tuple[Options, Study, Setup, str]) -> list[dict[str, Any]]:
+    """One arm for one seed, as JSON has it; kept where the options say so."""
+    options, study, setup, arm = cell
+
+    def make() -> list[dict[str, Any]]:
+        if arm == "hygen-next":
+            found = [Verdict(**own) for own in run_arm((options, study, setup, "hygen"))]
+            return [asdict(own) for own in judge_next(setup, study.cells, found)]
+        return [asdict(own) for own in judge(setup, study.cells, arm)]
+
+    part = f"{study.name}-{setup.seed}-{arm.replace('*', '-rate')}"
+    verdicts: list[dict[str, Any]] = kept(options, "hygen", part, make)
+    return verdicts
+
+
 def _seed(study: Study, seed: int, options: Options) -> list[dict[str, Verdict]]:
     setup = Setup(
         profile=study.profile,
@@ -438,13 +443,11 @@ def _seed(study: Study, seed: int, options: Options) -> list[dict[str, Verdict]]
         window_s=60.0 if options.quick else 120.0,
         seed=seed,
     )
-
-    def make() -> list[dict[str, Any]]:
-        rows = judge(setup, study.cells, options)
-        return [{arm: asdict(found) for arm, found in row.items()} for row in rows]
-
-    plain = kept(options, "hygen", f"{study.name}-{seed}", make)
-    return [{arm: Verdict(**found) for arm, found in row.items()} for row in plain]
+    arms = [arm for arm in ARMS if arm != "hygen-next"]
+    columns = parallel(options, run_arm, [(options, study, setup, arm) for arm in arms])
+    columns.append(run_arm((options, study, setup, "hygen-next")))  # it needs what hygen found
+    named = list(zip([*arms, "hygen-next"], columns, strict=True))
+    return [{arm: Verdict(**column[i]) for arm, column in named} for i in range(len(study.cells))]
 
 
 def _gain(row: dict[str, Verdict], of: str, over: str, what: str) -> float | None:
@@ -555,7 +558,6 @@ def _name(cell: Cell) -> str:
 def table_of(study: Study, rows: Rows) -> Table:
     """Offline tokens/s of every arm in every cell; brackets: missed on some seed."""
     cells = study.cells
-    arms = ("sarathi++", "aimd", "adaptive", "hygen*", "hygen", "weir")
 
     def shown(i: int, arm: str) -> str:
         own = [seed[i][arm] for seed in rows]
@@ -564,7 +566,8 @@ def table_of(study: Study, rows: Rows) -> Table:
         return f"[{text}] {missed}/{len(own)}" if missed else text
 
     return Table(
-        title=f"{study.name}/s: offline tokens/s; in brackets where it misses, on how many seeds",
-        header=("SLO over online alone", *arms),
-        rows=tuple((_name(cell), *(shown(i, arm) for arm in arms)) for i, cell in enumerate(cells)),
+        title=f"{study.name}/s, seeds: {len(rows)}. Offline tokens/s; in brackets where it misses, "
+        "on how many seeds",
+        header=("SLO over online alone", *ARMS),
+        rows=tuple((_name(cell), *(shown(i, arm) for arm in ARMS)) for i, cell in enumerate(cells)),
     )

@@ -12,6 +12,8 @@ from benchmarks.papers import echo, hygen
 from benchmarks.papers.__main__ import available, main
 from benchmarks.papers.page import page
 from benchmarks.papers.paper import Options, PaperResult, Table, kept, parallel, spread, write
+from weir_engine.config import Metric
+from weir_engine.sim.report import Latencies
 
 
 def csv_gz(path: Path, header: tuple[str, ...], rows: Sequence[tuple[float, ...]]) -> None:
@@ -111,12 +113,25 @@ class TestHygen:
     def test_a_bisected_level_holds_the_cell_that_it_was_found_for(self, data: Path) -> None:
         setup = self.setup(data)
         alone = {512: hygen.run_sarathi(setup, 512, judged=False)}
-        cells = (hygen.CELLS[2],)
-        task = hygen.Task(setup=setup, arm="hygen", chunk=512, alone=alone, cells=cells)
-        (found,) = hygen.profiled(task)
+        cell = hygen.CELLS[2]
+        (found,) = hygen.profiled(setup, "hygen", 512, (cell,), alone)
         assert found is not None
-        slos = hygen.slos_of(cells[0], alone)
-        assert hygen.verdict(found[2], slos).ratio <= 1
+        assert found.ratio <= 1
+        again = hygen.run_hygen(setup, found.chunk, found.level, judged=False)
+        assert hygen.verdict(again, hygen.slos_of(cell, alone), 512, found.level) == found
+
+    def test_a_chunk_that_misses_without_offline_work_is_not_tried(self, data: Path) -> None:
+        alone = {
+            chunk: hygen.Measured(
+                latencies=Latencies(ttft_s=(0.1,), tbt_s=(tbt_s,), tpot_s=(tbt_s,)),
+                offline_s=0.0,
+                online_s=1.0,
+            )
+            for chunk, tbt_s in ((256, 0.04), (2048, 0.09))
+        }
+        cell = (Metric.TBT, "p99", 0.05)
+        assert hygen.best_chunk(cell, alone) == 256
+        assert hygen.profiled(self.setup(data), "hygen", 2048, (cell,), alone) == [None]
 
     def test_claims_compare_with_hygen_star(self) -> None:
         def row(own: float, star: float) -> dict[str, hygen.Verdict]:
