@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -55,6 +56,46 @@ def test_it_serves_and_ends_cleanly_on_sigterm(tmp_path: Path) -> None:
     assert "Traceback" not in refusal
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
+    assert "Traceback" not in log.read_text()
+
+
+@pytest.mark.system
+def test_an_upload_that_runs_at_sigterm_is_finished(tmp_path: Path) -> None:
+    port, log = free_port(), tmp_path / "log"
+    url = f"http://127.0.0.1:{port}"
+
+    def ready() -> bool:
+        try:
+            return httpx.get(f"{url}/readyz").status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    process = start(log, port=port, data_dir=tmp_path / "data")
+    wait_ready(process, ready, log, within_s=240)
+    admin = (tmp_path / "data" / "admin.key").read_text().strip()
+    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {admin}"}) as client:
+        assert client.post("/admin/v1/tenants", json={"name": "acme"}).status_code == 201
+        key = client.post("/admin/v1/keys", json={"tenant": "acme"}).json()["key"]
+
+    def body() -> Iterator[bytes]:
+        yield b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+        yield b'--b\r\nContent-Disposition: form-data; name="file"; filename="in.jsonl"\r\n\r\n'
+        yield from [bytes(1 << 20)] * 24  # more than the sockets hold: the server is reading
+        process.send_signal(signal.SIGTERM)
+        yield bytes(1000) + b"\r\n--b--\r\n"
+
+    answer = httpx.post(
+        f"{url}/v1/files",
+        content=body(),
+        headers={
+            "Authorization": f"Bearer {key}",
+            "Content-Type": "multipart/form-data; boundary=b",
+        },
+        timeout=120,
+    )
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["bytes"] == (24 << 20) + 1000
+    assert process.wait(120) == 0
     assert "Traceback" not in log.read_text()
 
 
