@@ -47,10 +47,12 @@ class Aftermath:
     seconds: float
 
 
-def disturbed_batch(stack: Stack, victim: Victim, *, kills: int, seed: int) -> Aftermath:
-    """Runs a batch, killing ``victim`` up to ``kills`` times while it runs."""
+def disturbed_batch(
+    stack: Stack, victim: Victim, *, kills: int, seed: int, count: int = 200
+) -> Aftermath:
+    """Runs a batch of ``count`` lines, killing ``victim`` up to ``kills`` times while it runs."""
     source = random.Random(f"{victim} {seed}")  # noqa: S311 - when to strike
-    lines = shared_document_lines(200, documents=10, document_tokens=150, max_tokens=160)
+    lines = shared_document_lines(count, documents=10, document_tokens=150, max_tokens=160)
     client = stack.client()
     started_s = time.monotonic()
     batch = submit(client, as_jsonl(lines))
