@@ -6,7 +6,9 @@ generation and exams. GPU time only, as the paper measures it, without the host'
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -20,7 +22,15 @@ from benchmarks.papers.blendserve_cells import (
     Cell,
     cells,
 )
-from benchmarks.papers.blendserve_report import claims, notes, run_table, split_claims, split_table
+from benchmarks.papers.blendserve_report import (
+    Runs,
+    claims,
+    not_run,
+    notes,
+    run_table,
+    split_claims,
+    split_table,
+)
 from benchmarks.papers.blendserve_run import Case, Outcome, run_arm
 from benchmarks.papers.blendserve_split import SplitOutcome, splits
 from benchmarks.papers.blendserve_workload import TRACES, Lengths, mix
@@ -113,11 +123,25 @@ def run(options: Options) -> PaperResult:
     """The four traces with all arms, RTX PRO 6000, sensitivities, and the split over replicas."""
     todo = cells(options)
     outcomes = parallel(options, _run, [_Job(cell=cell, options=options) for cell in todo])
-    runs = dict(zip(todo, outcomes, strict=True))
+    return _result(dict(zip(todo, outcomes, strict=True)), options)
+
+
+def finished(options: Options, folder: Path) -> PaperResult:
+    """What the runs come to that a resume folder holds; the others are named as not run."""
+    runs = {}
+    for cell in cells(options):
+        path = folder / "blendserve" / f"{cell.name}.json"
+        if path.exists():
+            runs[cell] = Outcome(**json.loads(path.read_text(encoding="utf-8")))
+    return _result(runs, options)
+
+
+def _result(runs: Runs, options: Options) -> PaperResult:
     ways = _splits(options)
+    missing = [cell for cell in cells(options) if cell not in runs]
     return PaperResult(
         claims=(*claims(runs), *split_claims(ways)),
-        notes=tuple(notes(runs)),
+        notes=(*notes(runs), *not_run(missing)),
         tables=(run_table(runs), split_table(ways)),
     )
 

@@ -174,6 +174,19 @@ def notes(runs: Runs) -> list[str]:
     return said
 
 
+def not_run(missing: list[Cell]) -> list[str]:
+    """A sentence on the runs that are planned and not there."""
+    if not missing:
+        return []
+    parts: dict[str, list[str]] = {}
+    for cell in missing:
+        case = f"{cell.arm} {cell.mix.name}" + (f" seed {cell.seed}" if cell.seed > 1 else "")
+        parts.setdefault(cell.part, []).append(f"{case} {cell.requests:,}")
+    listed = "; ".join(f"{part}: {', '.join(cases)}" for part, cases in parts.items())
+    text = f"**Not run yet, {len(missing)} runs, so that one seed stands for all:** {listed}."
+    return [f"{text} Claims that need them read *not measured*."]
+
+
 def _mixed_decode_s() -> tuple[float, float, float]:
     """Decode attention of 300,000 tokens: alone, beside a prompt, beside it and uneven."""
     timing = load_profile(RTX).timing
