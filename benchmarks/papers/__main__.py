@@ -39,7 +39,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="shorter; writes no result file")
     parser.add_argument("--only", action="append", default=[], help="a part of a paper")
     parser.add_argument("--resume", type=Path, help="folder that keeps finished parts")
+    parser.add_argument(
+        "--finished", action="store_true", help="write what --resume has; run nothing"
+    )
     given = parser.parse_args(arguments)
+    if given.finished and given.resume is None:
+        parser.error("--finished needs --resume, the folder of finished parts")
     options = Options(
         data=given.data,
         jobs=given.jobs,
@@ -47,6 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         quick=given.quick,
         only=tuple(given.only),
         resume=given.resume,
+        finished_only=given.finished,
     )
     for name in available() if given.paper == "all" else (given.paper,):
         result = run(name, options)

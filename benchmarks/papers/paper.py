@@ -31,7 +31,8 @@ class Options:
     """How to run: ``data`` is the folder of traces and profiles, ``jobs`` the processes.
 
     ``quick`` shortens every run for a look; its results are not written. ``only`` limits a paper to
-    parts that it names. ``resume`` is a folder that keeps what a part came to, for the next time.
+    parts that it names. ``resume`` is a folder that keeps what a part came to, for the next time;
+    with ``finished_only`` nothing is run: parts that are not there are not measured.
     """
 
     data: Path
@@ -40,6 +41,7 @@ class Options:
     quick: bool = False
     only: tuple[str, ...] = ()
     resume: Path | None = None
+    finished_only: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,11 +108,16 @@ def parallel(options: Options, work: Callable[[X], Y], cells: Iterable[X]) -> li
 
 
 def kept(options: Options, paper: str, part: str, make: Callable[[], Any]) -> Any:  # noqa: ANN401
-    """What ``make`` gives, as JSON has it; read from the resume folder where it was kept before."""
+    """What ``make`` gives, as JSON has it; read from the resume folder where it was kept before.
+
+    None: it is not there, and nothing is to be run.
+    """
     if options.resume is None or options.quick:
         return json.loads(json.dumps(make()))
     path = options.resume / paper / f"{part.replace('/', '-')}.json"
     if not path.exists():
+        if options.finished_only:
+            return None
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(make()), encoding="utf-8")
     return json.loads(path.read_text(encoding="utf-8"))

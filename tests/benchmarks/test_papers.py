@@ -3,12 +3,13 @@
 import csv
 import gzip
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.claims import Claim, read_results
-from benchmarks.papers import echo, hygen
+from benchmarks.papers import echo, echo_run, hygen, hygen_judge, hygen_run
 from benchmarks.papers.__main__ import available, main
 from benchmarks.papers.page import page
 from benchmarks.papers.paper import Options, PaperResult, Table, kept, parallel, spread, write
@@ -53,6 +54,13 @@ class TestParts:
         assert kept(options, "paper", "part/1", lambda: {"x": (1, 2)}) == {"x": [1, 2]}
         assert kept(options, "paper", "part/1", lambda: {"x": (3,)}) == {"x": [1, 2]}
 
+    def test_what_is_not_there_is_left_out_when_nothing_is_to_be_run(self, tmp_path: Path) -> None:
+        options = Options(data=tmp_path, resume=tmp_path / "kept")
+        assert kept(options, "paper", "a", lambda: 1) == 1
+        finished = replace(options, finished_only=True)
+        assert kept(finished, "paper", "a", lambda: 2) == 1
+        assert kept(finished, "paper", "b", lambda: 2) is None
+
     def test_without_a_folder_it_is_run_each_time(self, tmp_path: Path) -> None:
         assert kept(Options(data=tmp_path), "paper", "part", lambda: [1]) == [1]
 
@@ -90,14 +98,14 @@ class TestPage:
 
 
 class TestHygen:
-    def setup(self, data: Path) -> hygen.Setup:
-        return hygen.Setup(
+    def setup(self, data: Path) -> hygen_run.Setup:
+        return hygen_run.Setup(
             profile="a100-40gb-llama-2-7b", data=data, rate_s=1.0, window_s=20.0, seed=1
         )
 
     def test_both_stretches_come_from_the_trace_at_the_rate(self, data: Path) -> None:
         setup = self.setup(data)
-        first, second = (hygen.online_of(setup, judged=judged) for judged in (False, True))
+        first, second = (hygen_run.online_of(setup, judged=judged) for judged in (False, True))
         assert len(first) == len(second) == 35
         assert first != second
         assert all(0 <= spec.arrival_s < 35 for spec in first + second)
@@ -106,23 +114,25 @@ class TestHygen:
         self, data: Path
     ) -> None:
         setup = self.setup(data)
-        small = hygen.run_hygen(setup, 512, 0.03, judged=False)
-        large = hygen.run_hygen(setup, 512, 0.10, judged=False)
+        small = hygen_run.run_hygen(setup, 512, 0.03, judged=False)
+        large = hygen_run.run_hygen(setup, 512, 0.10, judged=False)
         assert 0 < small.offline_s < large.offline_s
 
     def test_a_bisected_level_holds_the_cell_that_it_was_found_for(self, data: Path) -> None:
         setup = self.setup(data)
-        alone = {512: hygen.run_sarathi(setup, 512, judged=False)}
-        cell = hygen.CELLS[2]
-        (found,) = hygen.profiled(setup, "hygen", 512, (cell,), alone)
+        alone = {512: hygen_run.run_sarathi(setup, 512, judged=False)}
+        cell = hygen_judge.CELLS[2]
+        (found,) = hygen_judge.profiled(setup, "hygen", 512, (cell,), alone)
         assert found is not None
         assert found.ratio <= 1
-        again = hygen.run_hygen(setup, found.chunk, found.level, judged=False)
-        assert hygen.verdict(again, hygen.slos_of(cell, alone), 512, found.level) == found
+        again = hygen_run.run_hygen(setup, found.chunk, found.level, judged=False)
+        assert (
+            hygen_judge.verdict(again, hygen_judge.slos_of(cell, alone), 512, found.level) == found
+        )
 
     def test_a_chunk_that_misses_without_offline_work_is_not_tried(self, data: Path) -> None:
         alone = {
-            chunk: hygen.Measured(
+            chunk: hygen_run.Measured(
                 latencies=Latencies(ttft_s=(0.1,), tbt_s=(tbt_s,), tpot_s=(tbt_s,)),
                 offline_s=0.0,
                 online_s=1.0,
@@ -130,16 +140,18 @@ class TestHygen:
             for chunk, tbt_s in ((256, 0.04), (2048, 0.09))
         }
         cell = (Metric.TBT, "p99", 0.05)
-        assert hygen.best_chunk(cell, alone) == 256
-        assert hygen.profiled(self.setup(data), "hygen", 2048, (cell,), alone) == [None]
+        assert hygen_judge.best_chunk(cell, alone) == 256
+        assert hygen_judge.profiled(self.setup(data), "hygen", 2048, (cell,), alone) == [None]
 
     def test_claims_compare_with_hygen_star(self) -> None:
-        def row(own: float, star: float) -> dict[str, hygen.Verdict]:
+        def row(own: float, star: float) -> dict[str, hygen_judge.Verdict]:
             made = {
-                arm: hygen.Verdict(offline_s=own, whole_s=own + 100, ratio=1.0)
+                arm: hygen_judge.Verdict(offline_s=own, whole_s=own + 100, ratio=1.0)
                 for arm in ("hygen", "hygen-next", "weir", "aimd", "adaptive", "sarathi++")
             }
-            return made | {"hygen*": hygen.Verdict(offline_s=star, whole_s=star + 100, ratio=1.0)}
+            return made | {
+                "hygen*": hygen_judge.Verdict(offline_s=star, whole_s=star + 100, ratio=1.0)
+            }
 
         study = hygen.STUDIES[0]
         rows = [[row(60.0, 10.0), row(20.0, 10.0), *[row(30.0, 10.0)] * (len(study.cells) - 2)]]
@@ -150,10 +162,23 @@ class TestHygen:
         assert values["hygen/cells-held"] == 1.0
         assert hygen.notes_of(study, rows) == []
 
+    def test_arms_that_were_not_run_are_named_and_their_claims_not_measured(self) -> None:
+        study = hygen.STUDIES[0]
+        own = hygen_judge.Verdict(offline_s=1.0, whole_s=2.0, ratio=1.1)
+        rows = [[{"weir": own}] * len(study.cells)]
+        values = {claim.id: claim.value for claim in hygen.claims_of(study, rows)}
+        assert values["hygen/offline-gain-largest"] is None
+        assert values["weir/hygen/cells-held"] == 0.0
+        absent, missed = hygen.notes_of(study, rows)
+        assert "not measured" in absent
+        assert "weir" not in absent
+        assert "mean TBT +5% by 10.0%" in missed
+        assert hygen.table_of(study, rows).rows[0][-2:] == ("-", "[1] 1/1")
+
 
 class TestEcho:
     def test_the_ablation_runs_and_selection_finds_the_families(self, data: Path) -> None:
-        setup = echo.Setup(
+        setup = echo_run.Setup(
             profile="a100-40gb-llama-3.1-8b",
             offline="loogle",
             data=data,
@@ -161,13 +186,34 @@ class TestEcho:
             window_s=40.0,
             seed=1,
         )
-        plain, selected = (echo.simulate(setup, arm, 2048) for arm in ("BS+E", "Echo"))
+        plain, selected = (echo_run.simulate(setup, arm, 2048) for arm in ("BS+E", "Echo"))
         assert selected.hit_rate > plain.hit_rate
         assert selected.offline_s > plain.offline_s
         assert selected.finished >= plain.finished
 
+    def test_arms_that_were_not_run_are_named_and_their_claims_not_measured(self) -> None:
+        study = echo.STUDIES[0]
+        own = echo_run.Outcome(
+            offline_s=10.0,
+            attainment=0.8,
+            hit_rate=0.9,
+            finished=1,
+            preemptions=0,
+            ttft_p90_s=0.1,
+            tpot_p90_s=0.01,
+        )
+        seeds = [{"Echo": own, "weir": own}]
+        values = {claim.id: claim.value for claim in echo.claims_of(study, seeds)}
+        assert values["echo/offline-gain"] is None
+        assert values["weir/echo/offline-gain"] == 1.0
+        absent, missed = echo.notes_of(study, seeds)
+        assert "BS, BS+E," in absent
+        assert "Echo 80.0%, weir 80.0%" in missed
+        rows = {row[0]: row[1] for row in echo.table_of(study, seeds).rows}
+        assert (rows["Echo"], rows["BS"]) == ("10", "-")
+
     def test_a_request_attains_when_every_token_is_in_time(self, data: Path) -> None:
-        setup = echo.Setup(
+        setup = echo_run.Setup(
             profile="a100-40gb-llama-3.1-8b",
             offline="sharegpt",
             data=data,
@@ -175,8 +221,16 @@ class TestEcho:
             window_s=40.0,
             seed=1,
         )
-        assert len(echo.offline_of(setup)) == 20
-        assert echo.simulate(setup, "weir", 2048).attainment == 1.0
+        assert len(echo_run.offline_of(setup)) == 20
+        assert echo_run.simulate(setup, "weir", 2048).attainment == 1.0
+
+
+def test_finished_parts_alone_need_their_folder(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["echo", "--data", str(data), "--finished"])
+    assert "--resume" in capsys.readouterr().err
 
 
 def test_the_command_knows_the_papers_that_are_there(
