@@ -41,7 +41,7 @@ STUDIES = (
         name="rtx-pro-6000",
         profile="rtx-pro-6000-llama-3.1-8b",
         rates_s=(6.0,),
-        seeds=1,
+        seeds=2,
         kv_tokens=58_000,
     ),
 )
