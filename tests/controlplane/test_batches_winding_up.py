@@ -249,6 +249,25 @@ async def test_whoever_lost_its_lease_writes_nothing(
     assert len(outputs(services)) == 2  # the late one's files are gone again
 
 
+async def test_an_end_whose_answer_is_lost_keeps_its_files(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """§8.6: the transaction was committed, and whoever asked for it never heard of it."""
+    await ready(services)
+    end = winding_up._end
+
+    async def lose(*arguments: object) -> None:
+        await end(*arguments)  # type: ignore[arg-type]
+        raise ConnectionError("lost")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(winding_up, "_end", lose)
+        assert await work_once(services)
+    assert (await batch_of(services)).status == "completed"
+    assert await custom_ids(services) == ALL
+    assert not await work_once(services)
+
+
 async def test_a_lease_is_held_by_one_and_renewed_by_its_holder_only(
     services: Services,
 ) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
@@ -15,6 +16,7 @@ from sqlalchemy import select, update
 
 from tests.controlplane.support import Plane, eventually, make_settings, running
 from weir_controlplane.files.service import sweep
+from weir_controlplane.files.upload import Uploads
 from weir_controlplane.store.models import File
 
 # What does not depend on the database need not run on both.
@@ -221,6 +223,23 @@ async def test_the_purpose_must_be_known(
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "purpose"
     assert stored(plane) == []
+
+
+async def test_an_upload_whose_end_was_not_heard_is_whole(
+    client: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """§8.8: committed, and the answer of the database was lost: the file is listed with content."""
+    finish = Uploads._finish
+
+    async def lose(self: Uploads, *arguments: Any, **given: Any) -> None:  # noqa: ANN401
+        await finish(self, *arguments, **given)
+        raise ConnectionError("lost")
+
+    monkeypatch.setattr(Uploads, "_finish", lose)
+    with pytest.raises(openai.APIStatusError):
+        await client.with_options(max_retries=0).files.create(file=b"x" * 10, purpose="batch")
+    (file,) = [file async for file in client.files.list()]
+    assert (await client.files.content(file.id)).content == b"x" * 10
 
 
 async def test_a_users_name_for_a_file_reaches_no_path(

@@ -12,6 +12,7 @@ from fastapi import FastAPI, Response
 from tests.controlplane.jobs import input_lines
 from tests.controlplane.test_batchjobs_api import Operator, operator, works
 from tests.support.serving import serve
+from weir_controlplane.batchjobs import intake
 from weir_controlplane.files.storage import Storage
 from weir_controlplane.links.signer import LinkSigner
 from weir_controlplane.store.models import Batch, File
@@ -185,6 +186,27 @@ async def test_a_job_on_s3(tmp_path: Path, s3_url: str) -> None:
         assert done["delivery"]["output_uri"] == f"{s3_url}/out/output.jsonl"
         content = await op.lab.openai.files.content(done["output_file_id"])
         assert await bucket.read("out/output.jsonl", 0, 1 << 20) == content.content
+
+
+async def test_an_input_whose_end_was_not_heard_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """§8.6: it was stored and committed, and the answer of the database was lost."""
+    store, lost = intake._store, list[bool]()
+
+    async def lose_once(*arguments: Any) -> None:  # noqa: ANN401
+        await store(*arguments)
+        if not lost:
+            lost.append(True)
+            raise ConnectionError("lost")
+
+    monkeypatch.setattr(intake, "_store", lose_once)
+    async with operator(tmp_path) as op:
+        await op.put(lines=4)
+        done = await works(op, "uid-1")
+        assert lost
+        async with op.lab.plane.client(None) as nobody:
+            assert len((await nobody.get(done["output_link"])).text.splitlines()) == 4
 
 
 async def test_an_input_that_is_not_there_ends_the_job(tmp_path: Path) -> None:

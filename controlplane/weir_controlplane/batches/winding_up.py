@@ -19,6 +19,7 @@ from weir_controlplane.batches.line_reader import read_lines
 from weir_controlplane.batches.output import Sources, Totals, write_outputs
 from weir_controlplane.batches.result_reader import ResultSource, merged_results
 from weir_controlplane.batches.states import Event, Status, advance
+from weir_controlplane.files.service import forget_unfinished
 from weir_controlplane.ids import new_id
 from weir_controlplane.services import Services
 from weir_controlplane.store.database import clock_s
@@ -55,8 +56,9 @@ async def wind_up(services: Services, work: Work, wanted: Callable[[], bool]) ->
     try:
         await _end(services, work, plan, totals)
     except BaseException:
-        for file in plan.files.values():  # fresh keys each time: nobody else has them
-            await asyncio.shield(services.storage.delete(file.storage_key))
+        # It may have been committed although its answer was lost: the rows know.
+        ids = [file.id for file in plan.files.values()]
+        await asyncio.shield(forget_unfinished(services, ids))
         raise
 
 

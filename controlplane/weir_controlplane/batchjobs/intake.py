@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 
 import structlog
-from sqlalchemy import delete
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from weir_controlplane.batches.creation import check_quota, lock_tenant
@@ -15,10 +13,11 @@ from weir_controlplane.batches.schemas import NewBatch, window_s
 from weir_controlplane.batches.states import Status
 from weir_controlplane.batchjobs.leases import JobWork, hold, release
 from weir_controlplane.batchjobs.uris import allowed_uri
-from weir_controlplane.errors import InvalidRequestError, WeirError
+from weir_controlplane.errors import InvalidRequestError
+from weir_controlplane.files.service import forget_unfinished
 from weir_controlplane.ids import new_id
 from weir_controlplane.services import Services
-from weir_controlplane.store.database import OUTAGES, clock_s
+from weir_controlplane.store.database import clock_s
 from weir_controlplane.store.kubernetes_models import BatchJob
 from weir_controlplane.store.models import Batch, File
 from weir_controlplane.uris.rules import UriRefusedError
@@ -73,7 +72,7 @@ async def _input_file(services: Services, work: JobWork) -> str:
     try:
         await _store(services, work, file, blocks)
     except BaseException:
-        await asyncio.shield(_forget(services, file))
+        await asyncio.shield(forget_unfinished(services, [file.id]))
         raise
     return file.id
 
@@ -112,16 +111,6 @@ async def _store(
         row = await session.get_one(File, file.id, with_for_update={"key_share": True})
         row.status, row.size_bytes = "processed", writer.bytes
         job.input_file_id, job.input_inline = row.id, None
-
-
-async def _forget(services: Services, file: File) -> None:
-    # What fails here is left to the sweeper: the row still says "uploading".
-    with contextlib.suppress(WeirError, *OUTAGES):
-        await services.storage.delete(file.storage_key)
-        async with services.database.transaction() as session:
-            await session.execute(
-                delete(File).where(File.id == file.id, File.status == "uploading")
-            )
 
 
 async def _make_batch(services: Services, work: JobWork, file_id: str) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Collection
 
 import structlog
-from sqlalchemy import ColumnElement, exists, select, update
+from sqlalchemy import ColumnElement, delete, exists, select, update
 
 from weir_controlplane.batches.states import LIVE
 from weir_controlplane.errors import InvalidRequestError, WeirError
 from weir_controlplane.services import Services
 from weir_controlplane.store.clock import db_now
+from weir_controlplane.store.database import OUTAGES
 from weir_controlplane.store.models import Batch, File
 from weir_controlplane.store.tenancy import TenantScope
 
@@ -38,6 +41,30 @@ async def delete_file(services: Services, tenant_id: str, file_id: str) -> None:
             )
         file.status = "deleted"
     await _purge(services, file.id, file.storage_key)
+
+
+async def forget_unfinished(services: Services, file_ids: Collection[str]) -> None:
+    """Removes files that were given up before they were there, rows and content.
+
+    A transaction may have been committed although its answer was lost: only rows that still say
+    "uploading" are removed, and those first. What fails here is left to the sweeper.
+    """
+    with contextlib.suppress(WeirError, *OUTAGES):
+        async with services.database.transaction() as session:
+            unfinished = update(File).where(File.id.in_(file_ids), File.status == "uploading")
+            found = await session.execute(
+                unfinished.values(status="deleted")
+                .returning(File.storage_key)
+                .execution_options(synchronize_session=False)
+            )
+            keys = list(found.scalars())
+        for key in keys:
+            await services.storage.delete(key)
+        async with services.database.transaction() as session:
+            # Nobody ever saw them: no cursor of a list can stand on them.
+            await session.execute(
+                delete(File).where(File.id.in_(file_ids), File.status == "deleted")
+            )
 
 
 async def sweep_forever(services: Services) -> None:

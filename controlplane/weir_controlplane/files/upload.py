@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import structlog
-from sqlalchemy import delete, update
+from sqlalchemy import update
 from starlette.requests import ClientDisconnect
 
 from weir_controlplane.errors import (
     InvalidRequestError,
     OverloadedError,
     PayloadTooLargeError,
-    WeirError,
 )
 from weir_controlplane.files.multipart import Event, Field, FileBegin, FileData, form_events
 from weir_controlplane.files.schemas import check_expiry_s, check_purpose, clean_filename
+from weir_controlplane.files.service import forget_unfinished
 from weir_controlplane.files.storage import StorageWriter
 from weir_controlplane.ids import new_id
 from weir_controlplane.services import Services
-from weir_controlplane.store.database import OUTAGES, clock_s
+from weir_controlplane.store.database import clock_s
 from weir_controlplane.store.models import File
 
 FORM_BYTES = 64 << 10  # room for the other parts of the form, in the early check
@@ -65,10 +64,10 @@ class Uploads:
             try:
                 return await self._receive(file, form_events(content_type, body))
             except ClientDisconnect:
-                await self._forget(file)
+                await forget_unfinished(self._services, [file.id])
                 raise InvalidRequestError("the upload was cut off", param="file") from None
             except BaseException:
-                await asyncio.shield(self._forget(file))
+                await asyncio.shield(forget_unfinished(self._services, [file.id]))
                 raise
 
     async def _begin(self, tenant_id: str) -> File:
@@ -131,15 +130,6 @@ class Uploads:
             await self._services.storage.delete(file.storage_key)
             raise InvalidRequestError("file: the upload took too long", param="file")
         return row
-
-    async def _forget(self, file: File) -> None:
-        # What fails here is left to the sweeper: the row still says "uploading".
-        with contextlib.suppress(WeirError, *OUTAGES):
-            await self._services.storage.delete(file.storage_key)
-            async with self._services.database.transaction() as session:
-                await session.execute(
-                    delete(File).where(File.id == file.id, File.status == "uploading")
-                )
 
 
 def _check(form: _Form) -> tuple[str, str, int | None]:
