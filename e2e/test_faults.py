@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from e2e.support import faults
-from e2e.support.jobs import ALL_ONCE, account, answers, until_complete, until_some_done
+from e2e.support.jobs import ALL_ONCE, account, answers, newest, until_complete, until_some_done
 from e2e.support.manifests import SERVICE, batch_job, idle_service
 from e2e.support.platform import OPERATOR_ACCOUNT, Platform
 from e2e.support.traffic import Failure
 from e2e.support.waiting import condition, until
 
-LINES = 240
-TOKENS = 48
+LINES = 400
+TOKENS = 64
 BATCH_S = 240
 RECOVERY_S = 60
 NOTICE_S = 15
@@ -119,8 +119,9 @@ def test_a_batch_outlives(watched: Platform, key: str, fault: str) -> None:
         client = stack.enter_context(watched.batches(key))
         through_service = stack.enter_context(watched.traffic().running())
         straight = stack.enter_context(watched.traffic(survivor).running())
+        before = newest(client)
         watched.shop.apply(*batch_job(name, lines=LINES, max_tokens=TOKENS))
-        batch_id = until_some_done(watched.shop, client, name, within_s=BATCH_S)
+        batch_id = until_some_done(client, after=before, within_s=BATCH_S)
         begun_s = time.monotonic()
         FAULTS[fault](watched)
         over_s = time.monotonic()

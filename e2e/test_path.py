@@ -30,14 +30,21 @@ def test_a_batch_job_completes_beside_online_traffic(service: Platform, key: str
 
 
 def test_the_examples_run_as_they_stand(service: Platform) -> None:
-    for name in ("batchjob.yaml", "batchjob-configmap.yaml", "batchjob-uri.yaml"):
+    for name in ("batchjob.yaml", "batchjob-configmap.yaml"):
         service.shop.run("apply", "-f", EXAMPLES / name)
-    until_condition(service.shop, "batchjob", "nightly", "Suspended", within_s=60)
     for name, lines in (("hello", 2), ("reviews", 1)):
         service.shop.run("wait", "--for=condition=Complete", f"bj/{name}", "--timeout=120s")
         job = service.shop.get("batchjob", name) or {}
         assert job["status"]["counts"] == {"total": lines, "completed": lines, "failed": 0}
-    service.shop.run("delete", "-f", EXAMPLES / "batchjob-uri.yaml", "--timeout=60s")
+
+
+def test_a_uri_that_no_administrator_allowed_is_refused(service: Platform) -> None:
+    manifest = EXAMPLES / "batchjob-uri.yaml"
+    service.shop.run("apply", "-f", manifest)
+    job = until_condition(service.shop, "batchjob", "nightly", "Failed", within_s=60)
+    assert condition(job, "Failed")["reason"] == "Refused"
+    assert "input.uri" in condition(job, "Failed")["message"]
+    service.shop.run("delete", "-f", manifest, "--timeout=60s")
 
 
 def test_a_service_that_needs_gpus_says_that_there_are_none(service: Platform) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from openai import OpenAI, OpenAIError
+from openai.types import Batch
 
 from e2e.cluster.kubectl import Kubectl, KubectlError
 from e2e.support.waiting import NotReachedError, condition
@@ -41,26 +42,31 @@ def account(client: OpenAI, batch_id: str, *, lines: int) -> Account:
     )
 
 
-def until_some_done(kubectl: Kubectl, client: OpenAI, name: str, *, within_s: float) -> str:
-    """The id of a BatchJob's batch, once some of its lines are done and others are not.
+def newest(client: OpenAI) -> str | None:
+    """The id of the tenant's newest batch; None when it has none."""
+    return next((batch.id for batch in client.batches.list(limit=1).data), None)
+
+
+def until_some_done(client: OpenAI, *, after: str | None, within_s: float) -> str:
+    """The id of the batch made after ``after``, once some of its lines are done, others not.
+
+    The control plane is asked, since a BatchJob's status may be some seconds late.
 
     Raises:
         NotReachedError: it has ended already, or no line is done in time.
     """
     deadline_s = time.monotonic() + within_s
-    batch_id: str | None = None
+    found: Batch | None = None
     while time.monotonic() < deadline_s:
-        if batch_id is None:
-            found: dict[str, Any] = kubectl.get("batchjob", name) or {}
-            batch_id = (found.get("status") or {}).get("batchID")
-        else:
-            counts = client.batches.retrieve(batch_id).request_counts
-            if counts is not None and 0 < counts.completed < counts.total:
-                return batch_id
-            if counts is not None and 0 < counts.total == counts.completed:
-                raise NotReachedError(f"{name} ended before anything could happen to it: {counts}")
-        time.sleep(0.2)
-    raise NotReachedError(f"no line of {name} ({batch_id}) is done in {within_s:.0f} s")
+        found = next(iter(client.batches.list(limit=1).data), None)
+        counts = None if found is None or found.id == after else found.request_counts
+        if found is not None and counts is not None and counts.total > 0:
+            if 0 < counts.completed < counts.total:
+                return found.id
+            if counts.completed == counts.total:
+                break
+        time.sleep(0.1)
+    raise NotReachedError(f"never seen with some lines done and others not: {found}")
 
 
 def until_complete(kubectl: Kubectl, name: str, *, within_s: float) -> dict[str, Any]:
