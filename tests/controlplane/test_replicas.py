@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,11 +14,10 @@ import pytest
 
 from tests.controlplane.agent_sim import SimAgent
 from tests.controlplane.jobs import ENDPOINT, Lab, input_lines
+from tests.controlplane.plane_process import is_ready, start
 from tests.controlplane.support import Plane
 from tests.support.processes import free_port, wait_ready
 
-FOLDER = Path(__file__).parents[2] / "controlplane"
-PROGRAM = "from weir_controlplane.main import run; run()"
 LINES = 120
 KILLS = 2  # each replica once
 ROOM = {"lines": 8, "tokens": 10_000_000, "result_bytes": 1 << 30}
@@ -38,23 +35,8 @@ class Replica:
 
     def start(self) -> None:
         """Starts it; returns when it is ready."""
-        given = {**self.settings, "port": self.port}
-        environment = {
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(FOLDER),
-            **{f"WEIR_{name.upper()}": str(value) for name, value in given.items()},
-        }
-        with self.log.open("ab") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM], env=environment, stdout=output, stderr=output
-            )
-        wait_ready(self.process, self.ready, self.log, within_s=240)
-
-    def ready(self) -> bool:
-        try:
-            return httpx.get(f"{self.url}/readyz", timeout=5).status_code == 200
-        except httpx.TransportError:
-            return False
+        self.process = start(self.log, **self.settings, port=self.port)
+        wait_ready(self.process, lambda: is_ready(self.url), self.log, within_s=240)
 
     def kill(self) -> None:
         """SIGKILL."""

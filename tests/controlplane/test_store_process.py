@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,46 +13,25 @@ import structlog
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
+from tests.controlplane.plane_process import is_ready, start
 from tests.support.processes import free_port, wait_ready
 from weir_controlplane.main import _configure_logs
 from weir_controlplane.settings import Settings
 from weir_controlplane.store.database import Database
 
-FOLDER = Path(__file__).parents[2] / "controlplane"
-PROGRAM = "from weir_controlplane.main import run; run()"
-
-
-def start(log: Path, **settings: object) -> subprocess.Popen[bytes]:
-    environment = {
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(FOLDER),
-        **{f"WEIR_{name.upper()}": str(value) for name, value in settings.items()},
-    }
-    with log.open("wb") as output:
-        return subprocess.Popen(
-            [sys.executable, "-c", PROGRAM], env=environment, stdout=output, stderr=output
-        )
-
 
 @pytest.mark.system
 def test_it_serves_and_ends_cleanly_on_sigterm(tmp_path: Path) -> None:
     port, log = free_port(), tmp_path / "log"
-
-    def ready() -> bool:
-        try:
-            return httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200
-        except httpx.HTTPError:
-            return False
-
     process = start(log, port=port, data_dir=tmp_path / "data")
-    wait_ready(process, ready, log, within_s=60)
+    wait_ready(process, lambda: is_ready(f"http://127.0.0.1:{port}"), log, within_s=240)
     second = start(tmp_path / "log2", port=free_port(), data_dir=tmp_path / "data")
-    assert second.wait(60) == 1
+    assert second.wait(120) == 1
     refusal = (tmp_path / "log2").read_text()
     assert f"is held by process {process.pid}" in refusal  # §8.9
     assert "Traceback" not in refusal
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
+    assert process.wait(120) == 0
     assert "Traceback" not in log.read_text()
 
 
@@ -63,15 +39,8 @@ def test_it_serves_and_ends_cleanly_on_sigterm(tmp_path: Path) -> None:
 def test_an_upload_that_runs_at_sigterm_is_finished(tmp_path: Path) -> None:
     port, log = free_port(), tmp_path / "log"
     url = f"http://127.0.0.1:{port}"
-
-    def ready() -> bool:
-        try:
-            return httpx.get(f"{url}/readyz").status_code == 200
-        except httpx.HTTPError:
-            return False
-
     process = start(log, port=port, data_dir=tmp_path / "data")
-    wait_ready(process, ready, log, within_s=240)
+    wait_ready(process, lambda: is_ready(url), log, within_s=240)
     admin = (tmp_path / "data" / "admin.key").read_text().strip()
     with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {admin}"}) as client:
         assert client.post("/admin/v1/tenants", json={"name": "acme"}).status_code == 201
@@ -119,7 +88,7 @@ def test_a_start_that_cannot_work_says_why_in_one_line(
         port = closed.getsockname()[1]
         given = {name: value.format(port=port) for name, value in settings.items()}
         process = start(tmp_path / "log", data_dir=tmp_path / "data", port=0, **given)
-        assert process.wait(60) == 1
+        assert process.wait(120) == 1
     text = (tmp_path / "log").read_text()
     assert expected in text
     assert "Traceback" not in text
