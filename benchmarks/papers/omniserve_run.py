@@ -1,0 +1,299 @@
+"""One run of one arm in OmniServe's set-up: workload, engine, what it came to."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.papers.paper import read_rows
+from weir_engine.config import EngineShape, Metric, Policy, Slo
+from weir_engine.ids import RequestClass, RequestId
+from weir_engine.kv.eviction import LruEviction
+from weir_engine.kv.manager import KvManager
+from weir_engine.latency.models import LatencyModel
+from weir_engine.presets import SEATS, build_scheduler
+from weir_engine.sim.baselines import AimdSettings, AimdWindow, StockScheduler
+from weir_engine.sim.cpu_attention_cost import CpuAttentionCost
+from weir_engine.sim.cpu_lane import AttentionLane, CpuHosts
+from weir_engine.sim.headroom import HeadroomScheduler, cpu_serving_tokens_s
+from weir_engine.sim.loop import Feeder, Planner, Window
+from weir_engine.sim.profile_cost import ProfileCost
+from weir_engine.sim.profiles import HardwareProfile, load_profile
+from weir_engine.sim.records import RequestRecord, SimResult
+from weir_engine.sim.replica import Replica
+from weir_engine.sim.workload import RequestSpec, Segment, online_from_rows
+
+BLOCK_TOKENS = 64
+LONGEST_TOKENS = 16_384
+_WINDOW = 128
+_SLOTS = 512
+_HEADROOM = 0.8
+_BATCH = {"longbench": (8952, 136, 12_000), "dailymail": (1964, 397, 4_000)}
+_SUBMITTED_S = 182.6 / 60
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setup:
+    """One seed of one cell. ``change_s``: the rate is drawn anew from 1 to 5 so often; 0: never.
+
+    ``remote`` CPU hosts stand beside the GPU server, over ``network_bytes_s``. ``kv_tokens`` (None:
+    all that fit) bounds the KV on the GPUs. The first ``ramp_s`` do not count.
+    """
+
+    profile: str
+    data: Path
+    rate_s: float
+    window_s: float
+    seed: int
+    ttft_s: float = 3.0
+    tpot_s: float = 0.25
+    offline: str = "longbench"
+    change_s: float = 0.0
+    remote: int = 4
+    network_bytes_s: float = 12.5e9
+    ramp_s: float = 120.0
+    kv_tokens: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What an arm came to.
+
+    ``offline_s`` and ``decoded_s``: offline tokens a second, all and decoded; ``cpu_s`` those of
+    the CPU hosts. ``ttft`` and ``tpot`` are the shares of the admitted that held each objective,
+    ``attainment`` the share of all that held both: a refused one is missed.
+    """
+
+    attainment: float
+    ttft: float
+    tpot: float
+    offline_s: float
+    decoded_s: float
+    cpu_s: float
+    online_s: float
+    finished: int
+    refused: float
+    step_s: float
+    error: float
+
+
+def online_of(setup: Setup) -> tuple[RequestSpec, ...]:
+    """ShareGPT lengths; Poisson arrivals, at one rate or at one drawn anew every few seconds."""
+    lengths = read_rows(
+        setup.data / "lengths/sharegpt_predicted.csv.gz", ("input_tokens", "output_tokens")
+    )
+    rng = np.random.default_rng((setup.seed, 40))
+    times: list[float] = []
+    length_s = setup.change_s or setup.window_s
+    for at in range(int(np.ceil(setup.window_s / length_s))):
+        rate_s = float(rng.integers(1, 6)) / 3 * setup.rate_s if setup.change_s else setup.rate_s
+        count = int(rng.poisson(rate_s * length_s))
+        times += (at * length_s + rng.uniform(0, length_s, count)).tolist()
+    drawn = rng.choice(len(lengths), size=len(times)).tolist()
+    return online_from_rows(
+        [
+            (time_s, max(int(lengths[j][0]), 1), max(int(lengths[j][1]), 1))
+            for time_s, j in zip(sorted(times), drawn, strict=True)
+        ]
+    )
+
+
+def offline_of(setup: Setup) -> tuple[RequestSpec, ...]:
+    """Batch requests by the published mean lengths, log-normal around them, nothing shared."""
+    prompt, output, longest = _BATCH[setup.offline]
+    rng = np.random.default_rng((setup.seed, 41))
+    count = int(rng.poisson(_SUBMITTED_S * setup.window_s))
+    times = np.sort(rng.uniform(0, setup.window_s, count)).tolist()
+    prompts = np.clip(prompt * np.exp(0.2 * rng.standard_normal(count) - 0.02), 64, longest)
+    outputs = np.maximum(output * np.exp(0.4 * rng.standard_normal(count) - 0.08), 1)
+    return tuple(
+        RequestSpec(
+            id=RequestId(f"off-{i}"),
+            klass=RequestClass.OFFLINE,
+            arrival_s=times[i],
+            segments=(Segment(key=f"off-{i}", tokens=int(prompts[i])),),
+            output_tokens=int(outputs[i]),
+        )
+        for i in range(count)
+    )
+
+
+def slos_of(setup: Setup) -> tuple[Slo, ...]:
+    """TTFT and mean TPOT of each request."""
+    return (
+        Slo(metric=Metric.TTFT, statistic="p90", threshold_s=setup.ttft_s),
+        Slo(metric=Metric.TPOT, statistic="p90", threshold_s=setup.tpot_s),
+    )
+
+
+def pace_of(setup: Setup) -> tuple[Slo, ...]:
+    """What Weir is given: the same pace as a limit on gaps, since its TPOT is cumulative."""
+    return (Slo(metric=Metric.TBT, statistic="p95", threshold_s=setup.tpot_s),)
+
+
+# -- arms -------------------------------------------------------------------------------------
+
+Factory = Callable[[EngineShape, KvManager], Planner]
+CHUNKED = ("llumnix-like", "sarathi-serve", "aimd")
+ARMS = ("omniserve", "llumnix-like", "neo-like", "sarathi-serve", "aimd", "weir")
+
+
+def simulate(setup: Setup, arm: str, chunk: int = 2048, *, refuse: bool = False) -> Outcome:
+    """One run; ``chunk`` is the tokens a step of the arms without a latency budget."""
+    profile = load_profile(setup.profile)
+    hosts = 1 + setup.remote
+    lane = None
+    if arm == "omniserve":
+        given = CpuHosts(remote=setup.remote, network_bytes_s=setup.network_bytes_s)
+        lane = AttentionLane(profile, given)
+    replica = _replica(setup, profile, arm, chunk, hosts)
+    specs = offline_of(setup)
+    offline: Feeder = Window(specs, size=_WINDOW)
+    if arm == "aimd":
+        offline = AimdWindow(specs, slos=slos_of(setup), settings=AimdSettings())
+    simulation = replica.simulation(
+        online=online_of(setup),
+        offline=offline,
+        planner=_planner(setup, replica, arm, lane, refuse=refuse),
+        lane=lane,
+    )
+    result = simulation.run(until_s=setup.window_s)
+    found = _outcome(setup, result, simulation.unfinished())
+    if arm != "llumnix-like":
+        return found
+    prompt, output, _ = _BATCH[setup.offline]
+    beside = cpu_serving_tokens_s(profile, hosts=hosts, prompt_tokens=prompt, output_tokens=output)
+    cpu_decoded = beside * output / (prompt + output)
+    return replace(
+        found,
+        offline_s=found.offline_s + beside,
+        decoded_s=found.decoded_s + cpu_decoded,
+        cpu_s=beside,
+    )
+
+
+def _replica(setup: Setup, profile: HardwareProfile, arm: str, chunk: int, hosts: int) -> Replica:
+    on_cpu = int(CpuHosts().memory_bytes * hosts // profile.model.kv_bytes_per_token)
+    shape = profile.engine_shape(
+        max_batched_tokens=chunk if arm in CHUNKED else 2048,
+        max_seqs=_SLOTS,
+        max_model_len_tokens=LONGEST_TOKENS,
+        block_size_tokens=BLOCK_TOKENS,
+        kv_tokens=on_cpu if arm == "neo-like" else setup.kv_tokens,
+    )
+    neo = CpuAttentionCost(profile=profile, hosts=hosts)
+    return Replica(
+        cost=neo if arm == "neo-like" else ProfileCost(profile=profile),
+        shape=shape,
+        slos=pace_of(setup) if arm == "weir" else slos_of(setup),
+        policy=Policy(offline_kv_blocks=shape.total_blocks, offline_seq_slots=_SLOTS // 2),
+        seed=setup.seed,
+        eviction=SEATS[arm].eviction if arm in SEATS else LruEviction(),
+    )
+
+
+def _planner(
+    setup: Setup, replica: Replica, arm: str, lane: AttentionLane | None, *, refuse: bool
+) -> Factory:
+    shape = replica.shape
+    if arm == "aimd":
+        return lambda shape, kv: StockScheduler(
+            shape, kv, step_tokens=shape.max_batched_tokens, fixed=True
+        )
+    if arm == "llumnix-like":
+        held = int((1 - _HEADROOM) * shape.total_blocks)
+        return lambda shape, kv: HeadroomScheduler(
+            shape, kv, step_tokens=shape.max_batched_tokens, offline_blocks=held
+        )
+    preset = "omniserve" if arm == "neo-like" else arm
+    name = {"neo-like": "attention", "weir": "modulewise"}.get(arm, SEATS[preset].model)
+    model = _model(replace(replica, model=name), setup.profile)
+
+    def make(shape: EngineShape, kv: KvManager) -> Planner:
+        return build_scheduler(
+            preset,
+            shape=shape,
+            slos=replica.slos,
+            kv=kv,
+            model=model,
+            policy=replica.policy,
+            lane=lane,
+            may_refuse=refuse,
+        )
+
+    return make
+
+
+_PROFILED: dict[tuple[str, str, int, str], LatencyModel] = {}
+
+
+def _model(replica: Replica, profile: str) -> LatencyModel:
+    """Profiled once a process: what an agent measures at start does not depend on the workload."""
+    cost = type(replica.cost).__name__
+    key = (profile, replica.model, replica.shape.max_batched_tokens, cost)
+    if key not in _PROFILED:
+        _PROFILED[key] = replace(replica, seed=0).latency_model()
+    return copy.deepcopy(_PROFILED[key])
+
+
+# -- judging ----------------------------------------------------------------------------------
+
+
+def _outcome(setup: Setup, result: SimResult, unfinished: tuple[RequestRecord, ...]) -> Outcome:
+    until_s = setup.window_s - setup.ttft_s
+    judged = [r for r in (*result.online, *unfinished) if setup.ramp_s <= r.arrival_s < until_s]
+    answered = [r for r in judged if r.tokens_s]
+    ended = {r.id for r in result.online}
+    refused = [r for r in judged if not r.tokens_s and r.id in ended]
+    in_time = [r for r in answered if r.ttft_s <= setup.ttft_s]
+    paced = [r for r in answered if (r.tpot_s or 0.0) <= setup.tpot_s]
+    both = {r.id for r in in_time} & {r.id for r in paced}
+    taken = max(len(judged) - len(refused), 1)
+    steps = [step for step in result.steps if step.ended_s > setup.ramp_s]
+    length_s = setup.window_s - setup.ramp_s
+    seconds = [step.ended_s - step.started_s for step in steps]
+    errors = [
+        abs(step.predicted_s / duration_s - 1)
+        for step, duration_s in zip(steps, seconds, strict=True)
+    ]
+    return Outcome(
+        attainment=len(both) / max(len(judged), 1),
+        ttft=len(in_time) / taken,
+        tpot=len(paced) / max(len(answered), 1),
+        offline_s=sum(step.offline_served_tokens for step in steps) / length_s,
+        decoded_s=sum(step.offline_decoded_tokens for step in steps) / length_s,
+        cpu_s=sum(step.cpu_tokens for step in steps) / length_s,
+        online_s=sum(step.online_tokens for step in steps) / length_s,
+        finished=result.offline_finished,
+        refused=len(refused) / max(len(judged), 1),
+        step_s=float(np.mean(seconds)) if seconds else 0.0,
+        error=float(np.mean(errors)) if errors else 0.0,
+    )
+
+
+@cache
+def dram_bound_s(profile: str, offline: str, hosts: int) -> float:
+    """Offline tokens a second that DRAM bandwidth allows: each reads its whole context once."""
+    prompt, output, _ = _BATCH[offline]
+    found = load_profile(profile)
+    layers = found.model.layers
+    return 1 / found.cpu_attention_s(prompt + output // 2, hosts=hosts, layers=layers)
+
+
+def lane_bound_s(profile: str, offline: str, hosts: int, step_s: float) -> float:
+    """The same by host memory: a full lane, each request a layer further with every step."""
+    prompt, output, _ = _BATCH[offline]
+    found = load_profile(profile)
+    room = CpuHosts().memory_bytes * hosts // found.model.kv_bytes_per_token
+    return room / (prompt + output / 2) / (found.model.layers * step_s)
+
+
+def plain(outcome: Outcome) -> dict[str, Any]:
+    """As JSON has it."""
+    return asdict(outcome)
