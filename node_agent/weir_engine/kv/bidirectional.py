@@ -11,7 +11,7 @@ from itertools import islice
 from typing_extensions import override
 
 from weir_engine.errors import CapacityError, InvariantError
-from weir_engine.ids import RequestId
+from weir_engine.ids import BlockHash, RequestId
 from weir_engine.kv.eviction import EvictionPolicy
 from weir_engine.kv.layout import (
     Back,
@@ -177,6 +177,11 @@ class BidirectionalKvManager(KvManager):
             self._share(claim, request, at + len(blocks))
             blocks.append(claim.block)
         return blocks
+
+    @override
+    def _cache(self, block: int, block_hash: BlockHash, *, online: bool) -> None:
+        if block not in self._shared:  # one that was shared stays private to whoever keeps it
+            super()._cache(block, block_hash, online=online)
 
     def _share(self, claim: Claim, front: Request, front_at: int) -> None:
         own = self._by_back.setdefault(claim.back.id, {})

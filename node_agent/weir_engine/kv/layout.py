@@ -46,10 +46,8 @@ class SharedBlock:
 
     def disturbs(self, size: int) -> bool:
         """True when the back cannot be read and grown in the next step, whatever the front does."""
-        if self.lost_slots:
+        if self.lost_slots or self.front is None:  # without a front it is kept for lost slots
             return True
-        if self.front is None:
-            return False
         front = filled_slots(self.front.known_tokens, self.front_at, size)
         back = filled_slots(self.back.known_tokens, self.back_at, size)
         return front + back > size

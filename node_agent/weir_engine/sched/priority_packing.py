@@ -135,11 +135,23 @@ class PriorityPacking(StepListener):
                 continue
             if step.online and self._model.predict(step.shape_with(share)) > limit_s:
                 return limit_s, True, blocked
+            dropped = len(draft.preempt)
             if not self._room(draft, step, share):
                 blocked |= not runs
                 continue
+            if share.hit is not None and len(draft.preempt) > dropped:
+                # Those who gave way may have held what it found: that is free now, or taken.
+                share = self._online_share(draft, request, left_s, runs=False)
+                if not self._still_fits(draft, step, share, limit_s):
+                    blocked = True
+                    continue
             step.take(share)
         return limit_s, False, blocked
+
+    def _still_fits(self, draft: StepDraft, step: PackedStep, share: Share, limit_s: float) -> bool:
+        if share.tokens > step.tokens_left or share.blocks > draft.blocks_left:
+            return False
+        return not step.online or self._model.predict(step.shape_with(share)) <= limit_s
 
     def _online_share(
         self, draft: StepDraft, request: Request, left_s: float, *, runs: bool

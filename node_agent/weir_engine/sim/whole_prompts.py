@@ -65,8 +65,8 @@ class RoundRobin(WholePromptFcfs):
     @override
     def begin(self, plan: StepPlan) -> None:
         super().begin(plan)
-        if plan.work:
-            self._online_turn = not self._requests[plan.work[0].request_id].is_online
+        had_turn = {self._requests[work.request_id].is_online for work in plan.work}
+        self._online_turn = not had_turn.pop() if had_turn else self._online_turn
 
     @override
     def _fill(self, draft: StockDraft) -> None:

@@ -156,8 +156,11 @@ class TestWhoseFront:
         self.backs(kv)
         assert whose(kv, 1) == {"early"}
         assert whose(kv, 2) == {"early", "late"}
-        front = admitted(kv, "front", 3 * SIZE, online=True)
-        assert kv.blocks(front.id) == (1, 2, 0)
+        assert whose(kv, 4) is None
+        front = admitted(kv, "front", 1, online=True)
+        assert kv.blocks(front.id) == (1,)
+        second = admitted(kv, "second", 2 * SIZE, online=True)
+        assert kv.blocks(second.id) == (2, 0)
 
     def test_ours_takes_all_of_one_request_before_the_next(self) -> None:
         kv = manager(total=3)
@@ -186,6 +189,16 @@ class TestWhoseFront:
         assert whose(kv, 2) is None
         with pytest.raises(CapacityError):
             admitted(kv, "online", 2 * SIZE, online=True)
+
+    def test_what_is_written_into_a_shared_block_never_enters_the_cache(self) -> None:
+        kv = BidirectionalKvManager(total_blocks=1, block_size_tokens=SIZE)
+        back = admitted(kv, "back", 2)
+        front = admitted(kv, "front", SIZE, online=True)
+        assert not kv.is_cached(front.block_hashes[0])
+        kv.check()
+        kv.free(front.id)
+        kv.restore(back)
+        kv.check()
 
     def test_offline_takes_no_front(self) -> None:
         kv = manager(total=1)

@@ -124,6 +124,29 @@ def _ended(started_s: float, ended_s: float) -> StepOutcome:
 
 
 class TestTime:
+    def test_a_running_offline_request_that_would_be_too_long_is_held(self) -> None:
+        """A's decode takes 11 of 11.5 ms."""
+        engine = Packed(slos=slos(tpot_s=0.0115))
+        engine.add(request("c", online=False, prompt=4, output=9))
+        engine.add(request("A", online=True, prompt=4, output=4))
+        engine.step()
+        plan = engine.step()
+        assert names(plan) == ["A"]
+        assert plan.held == ("c",)
+
+    def test_prompts_that_do_not_fit_into_the_engines_step_wait(self) -> None:
+        engine = Packed()
+        engine.add(request("A", online=True, prompt=40))
+        engine.add(request("B", online=True, prompt=40, at=0.01))
+        engine.add(request("C", online=True, prompt=8, at=0.02))
+        assert names(engine.step()) == ["A"]
+
+    def test_the_batch_size_bounds_online_too(self) -> None:
+        engine = Packed(batch=FixedBatchSize(1))
+        engine.add(request("A", online=True, prompt=4))
+        engine.add(request("B", online=True, prompt=4, at=0.01))
+        assert names(engine.step()) == ["A"]
+
     def test_a_step_ends_before_the_most_urgent_deadline_that_can_be_met(self) -> None:
         """A alone takes 18 ms of its 20; B would make it 26, c 22."""
         engine = Packed(slos=slos(ttft_s=0.02))
@@ -242,6 +265,39 @@ class TestBlocks:
         engine.add(request("A", online=True, prompt=8, output=2))
         assert [gone.request_id for gone in engine.step().preempt] == ["c"]
         engine.run()
+
+    def found_with_the_one_that_gives_way(self, engine: Packed, prompt: int) -> None:
+        """c holds the prefix that A finds; c gives way for A, or for nothing."""
+        engine.add(request("c", online=False, prompt=16, output=9, prefix="p", shared_blocks=2))
+        engine.step()
+        engine.add(request("A", online=True, prompt=prompt, output=2, prefix="p", shared_blocks=2))
+
+    def test_a_request_that_outgrows_the_cache_alone_waits(self) -> None:
+        engine = Packed(blocks=2)
+        engine.add(request("A", online=True, prompt=8, output=4))
+        engine.step()
+        assert not engine.step().work
+
+    def test_a_hit_on_blocks_of_the_one_that_gives_way_is_counted_anew(self) -> None:
+        engine = Packed(blocks=6, prefix_cache=True)
+        self.found_with_the_one_that_gives_way(engine, prompt=20)
+        plan = engine.step()
+        assert [gone.request_id for gone in plan.preempt] == ["c"]
+        assert names(plan) == ["A"]
+        engine.run()
+        assert set(engine.ended) == {"A", "c"}
+
+    def test_a_prompt_that_fits_no_more_without_its_hit_waits_a_step(self) -> None:
+        """B takes a block, so A's hit on what c held is not sure: all 20 tokens are too many."""
+        engine = Packed(blocks=9, max_batched_tokens=20, prefix_cache=True)
+        engine.add(request("B", online=True, prompt=7, output=9))  # its third step takes a block
+        engine.step()
+        self.found_with_the_one_that_gives_way(engine, prompt=20)
+        plan = engine.step()
+        assert names(plan) == ["B"]
+        assert [gone.request_id for gone in plan.preempt] == ["c"]
+        engine.run()
+        assert set(engine.ended) == {"A", "B", "c"}
 
     def test_offline_requests_that_block_each_other_give_way_by_arrival(self) -> None:
         engine = Packed(blocks=4)
