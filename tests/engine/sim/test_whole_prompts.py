@@ -80,13 +80,6 @@ class TestRoundRobin:
         both = sum(a != b for a, b in pairwise(turns))
         assert both > 0.3 * len(turns)
 
-    def test_a_handful_that_fits_is_admitted_at_once(self) -> None:
-        seen: list[Watched] = []
-        replica().simulate(
-            offline=offline(count=1), until_s=60.0, planner=watching(RoundRobin, seen)
-        )
-        assert prefills(seen[0])[0] == (5, 0)
-
     def test_a_class_without_work_leaves_its_turn(self) -> None:
         seen: list[Watched] = []
         result = replica().simulate(
