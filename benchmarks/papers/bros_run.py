@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
 from benchmarks.papers.bros_workload import LONGEST_TOKENS, Sets, documents, online_of
 from weir_engine.config import EngineShape, Metric, Policy, Slo
 from weir_engine.kv.bidirectional import BidirectionalKvManager
-from weir_engine.kv.eviction import EvictionPolicy, LruEviction
+from weir_engine.kv.eviction import LruEviction
 from weir_engine.kv.layout import most_empty_first
 from weir_engine.kv.manager import KvManager
 from weir_engine.presets import SEATS
@@ -64,28 +66,6 @@ class Outcome:
     step_s: float
 
 
-class PaperOrderManager(BidirectionalKvManager):
-    """Claims the most empty blocks first, as BROS §5.2 says."""
-
-    def __init__(
-        self,
-        *,
-        total_blocks: int,
-        block_size_tokens: int,
-        eviction: EvictionPolicy | None = None,
-        guard_blocks: int = 0,
-        prefix_cache: bool = True,
-    ) -> None:
-        super().__init__(
-            total_blocks=total_blocks,
-            block_size_tokens=block_size_tokens,
-            eviction=eviction,
-            guard_blocks=guard_blocks,
-            prefix_cache=prefix_cache,
-            order=most_empty_first,
-        )
-
-
 _PRESETS = {
     "BROS": "bros",
     "BROS, most empty block": "bros",
@@ -126,14 +106,16 @@ def _replica(setup: Setup, arm: str) -> Replica:
         kv_tokens=setup.kv_tokens,
     )
     preset = _PRESETS.get(arm)
-    manager = KvManager if preset is None else SEATS[preset].manager
+    manager: Callable[..., KvManager] = KvManager if preset is None else SEATS[preset].manager
+    if arm == "BROS, most empty block":  # claimed as BROS §5.2 says
+        manager = partial(BidirectionalKvManager, order=most_empty_first)
     return Replica(
         cost=ProfileCost(profile=profile),
         shape=shape,
         slos=SLOS[1:] if arm == "weir, TPOT alone" else SLOS,
         policy=Policy(offline_kv_blocks=shape.total_blocks, offline_seq_slots=shape.max_seqs),
         eviction=LruEviction() if preset is None else SEATS[preset].eviction,
-        manager=PaperOrderManager if arm == "BROS, most empty block" else manager,
+        manager=manager,
         prefix_cache=False,
         seed=setup.seed,
     )

@@ -58,7 +58,7 @@ class Preset:
     """Who fills each seat. ``source`` names the paper.
 
     ``model`` is a name that ``latency.models`` knows. ``eviction`` is for whoever makes the KV
-    manager, of class ``manager``: the scheduler only reads it.
+    manager, with ``manager``: the scheduler only reads it.
     """
 
     source: str
@@ -71,7 +71,7 @@ class Preset:
     prefill_first: bool = False
     stagger_prompts: bool = True
     packing: Callable[[Parts], PackingFactory] | None = None
-    manager: type[KvManager] = KvManager
+    manager: Callable[..., KvManager] = KvManager
 
 
 def _slo_budget(parts: Parts) -> StepBudget:

@@ -74,7 +74,7 @@ class Replica:
     pool: Callable[[], OfflineOrder] = OfflinePool
     eviction: EvictionPolicy = _GUARDED
     guard_blocks: int = 0
-    manager: type[KvManager] = KvManager
+    manager: Callable[..., KvManager] = KvManager
     prefix_cache: bool = True
     plan_s: float = 0.0
     asynchronous: bool = False
