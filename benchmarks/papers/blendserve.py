@@ -6,9 +6,7 @@ generation and exams. GPU time only, as the paper measures it, without the host'
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
@@ -23,7 +21,6 @@ from benchmarks.papers.blendserve_cells import (
     cells,
 )
 from benchmarks.papers.blendserve_report import (
-    Runs,
     claims,
     not_run,
     notes,
@@ -47,9 +44,9 @@ class _Job:
     options: Options
 
 
-def _run(job: _Job) -> Outcome:
+def _run(job: _Job) -> Outcome | None:
     plain = kept(job.options, "blendserve", job.cell.name, lambda: asdict(_simulate(job)))
-    return Outcome(**plain)
+    return None if plain is None else Outcome(**plain)
 
 
 def _simulate(job: _Job) -> Outcome:
@@ -123,22 +120,10 @@ def run(options: Options) -> PaperResult:
     """The four traces with all arms, RTX PRO 6000, sensitivities, and the split over replicas."""
     todo = cells(options)
     outcomes = parallel(options, _run, [_Job(cell=cell, options=options) for cell in todo])
-    return _result(dict(zip(todo, outcomes, strict=True)), options)
-
-
-def finished(options: Options, folder: Path) -> PaperResult:
-    """What the runs come to that a resume folder holds; the others are named as not run."""
-    runs = {}
-    for cell in cells(options):
-        path = folder / "blendserve" / f"{cell.name}.json"
-        if path.exists():
-            runs[cell] = Outcome(**json.loads(path.read_text(encoding="utf-8")))
-    return _result(runs, options)
-
-
-def _result(runs: Runs, options: Options) -> PaperResult:
+    found = dict(zip(todo, outcomes, strict=True))
+    runs = {cell: outcome for cell, outcome in found.items() if outcome is not None}
     ways = _splits(options)
-    missing = [cell for cell in cells(options) if cell not in runs]
+    missing = [cell for cell in todo if cell not in runs]
     return PaperResult(
         claims=(*claims(runs), *split_claims(ways)),
         notes=(*notes(runs), *not_run(missing)),
