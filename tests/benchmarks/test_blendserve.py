@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.papers.blendserve import density_model, without_host
+from benchmarks.papers.blendserve import density_model, kernels_apart, without_host
 from benchmarks.papers.blendserve_cells import ARMS, KV_BYTES, Cell, cells
 from benchmarks.papers.blendserve_report import claims, not_run, notes
-from benchmarks.papers.blendserve_run import Case, Outcome, run_arm
+from benchmarks.papers.blendserve_run import Case, Outcome, blending_pays, run_arm
 from benchmarks.papers.blendserve_split import splits
 from benchmarks.papers.blendserve_workload import TRACES, Lengths, Mix, Source, mix
 from benchmarks.papers.paper import Options
@@ -16,8 +16,8 @@ from weir_engine.errors import ConfigError
 from weir_engine.pool.blend_order import tree_costs
 from weir_engine.pool.density import LLAMA_8B_A100
 from weir_engine.pool.density_tree import build_tree
-from weir_engine.sim.profile_cost import Interference
-from weir_engine.sim.profiles import load_profile
+from weir_engine.sim.profile_cost import Backend, Interference, ProfileCost
+from weir_engine.sim.profiles import HardwareProfile, load_profile
 
 
 def _lengths() -> Lengths:
@@ -181,3 +181,15 @@ def test_what_was_missed_stands_first_and_what_was_not_run_is_not_claimed() -> N
     assert f"{len(todo) - len(runs)} runs" in outstanding
     assert "vLLM-DFS (1.4, 35%)" in outstanding
     assert not_run([]) == []
+
+
+def test_blending_pays_unless_prompts_slow_the_decodes_kernel_down() -> None:
+    """RTX PRO 6000's one kernel for both was measured; apart, they cost what they cost alone."""
+
+    def pays(profile: HardwareProfile) -> bool:
+        return blending_pays(ProfileCost(profile=profile, backend=Backend.OVERLAPPED), 450_000)
+
+    fused = without_host(load_profile("rtx-pro-6000-llama-3.1-8b"))
+    assert not pays(fused)
+    assert pays(kernels_apart(fused))
+    assert pays(without_host(load_profile("a100-80gb-llama-3.1-8b")))
