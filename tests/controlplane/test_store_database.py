@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -198,6 +199,26 @@ async def test_a_second_process_is_refused_by_name_of_the_holder(tmp_path: Path)
     database = Database(url)  # the kernel gave the lock back
     await database.open()
     await database.close()
+
+
+async def test_closing_waits_for_the_threads_of_cancelled_statements(tmp_path: Path) -> None:
+    """They need the event loop until they end."""
+    before = set(threading.enumerate())
+    database = Database(f"sqlite+aiosqlite:///{tmp_path / 'weir.db'}")
+    await database.open()
+
+    async def ask() -> None:
+        while True:
+            await database.now_s()
+
+    tasks = [asyncio.create_task(ask()) for _ in range(5)]
+    await database.now_s()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await database.close()
+    left = [thread.name for thread in set(threading.enumerate()) - before]
+    assert [name for name in left if "_connection_worker" in name] == []
 
 
 async def test_sqlite_commits_are_durable(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
+import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ _SQLITE_PRAGMAS = (
     "PRAGMA busy_timeout=30000",
 )
 _WRITES = "weir_writes"
+_JOIN_S = 5.0
 
 OUTAGES: tuple[type[Exception], ...] = (
     DBAPIError,
@@ -66,8 +69,9 @@ class Database:
                 "connect_args": {"command_timeout": 60, "timeout": 10},
             }
         self.engine: AsyncEngine = create_async_engine(url, **options)
+        self._workers: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         if self.dialect == "sqlite":
-            _prepare_sqlite(self.engine)
+            _prepare_sqlite(self.engine, self._workers)
 
     async def open(self) -> None:
         """Takes the process lock (SQLite) and migrates.
@@ -94,6 +98,9 @@ class Database:
     async def close(self) -> None:
         """Closes every connection and gives the process lock back."""
         await self.engine.dispose()
+        for worker in list(self._workers):
+            # A cancelled statement's connection ends by itself; its thread still needs the loop.
+            await asyncio.to_thread(worker.join, _JOIN_S)
         if self._lock is not None:
             self._lock.release()
 
@@ -133,9 +140,10 @@ async def clock_s(session: AsyncSession) -> float:
     return (await session.execute(select(db_now()))).scalar_one()
 
 
-def _prepare_sqlite(engine: AsyncEngine) -> None:
+def _prepare_sqlite(engine: AsyncEngine, workers: weakref.WeakSet[threading.Thread]) -> None:
     @event.listens_for(engine.sync_engine, "connect")
     def _connect(connection: Any, _record: Any) -> None:  # noqa: ANN401
+        workers.add(connection.driver_connection._thread)  # noqa: SLF001 - it has no other name
         connection.isolation_level = None  # the driver begins nothing: _begin does
         cursor = connection.cursor()
         for pragma in _SQLITE_PRAGMAS:
