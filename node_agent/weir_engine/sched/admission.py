@@ -81,11 +81,10 @@ class TtftAdmission(StepListener):
 
     def prefill_s(self, decodes: StepShape, queue: Iterable[tuple[int, int]]) -> float:
         """Seconds until the last of ``queue``, (new, computed) tokens each, has its first token."""
-        tokens = history = 0
+        tokens = 0
         pairs = 0.0
         for new, computed in queue:
             tokens += new
-            history += computed
             pairs += new * (computed + new / 2)
         each = max(pairs / tokens - tokens / 2, 0.0) if tokens else 0.0
         fill = self._model.max_prefill_tokens(

@@ -16,12 +16,12 @@ from weir_engine.sched.plan import StepPlan
 
 SLOS = (
     Slo(metric=Metric.TTFT, statistic="p90", threshold_s=0.100),
-    Slo(metric=Metric.TPOT, statistic="p90", threshold_s=0.030),
+    Slo(metric=Metric.TPOT, statistic="p90", threshold_s=0.0305),
 )
 
 
 def admission() -> TtftAdmission:
-    # A step costs 10 ms and 1 ms a token, so one TPOT holds 20 prompt tokens.
+    # A step costs 10 ms and 1 ms a token, so one TPOT holds 20 prompt tokens (and no 21st).
     return TtftAdmission(SLOS, exact_model(), max_batched_tokens=64)
 
 
