@@ -48,7 +48,7 @@ class Aftermath:
 
 
 def disturbed_batch(
-    stack: Stack, victim: Victim, *, kills: int, seed: int, count: int = 200
+    stack: Stack, victim: Victim, *, kills: int, seed: int, count: int = 600
 ) -> Aftermath:
     """Runs a batch of ``count`` lines, killing ``victim`` up to ``kills`` times while it runs."""
     source = random.Random(f"{victim} {seed}")  # noqa: S311 - when to strike

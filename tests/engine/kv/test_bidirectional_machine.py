@@ -50,6 +50,10 @@ class BothEndsMachine(RuleBasedStateMachine):
             if self.slots.get(self.place(request, token)) != (request.id, token)
         }
 
+    def reads(self, token: Token, place: tuple[int, int]) -> bool:
+        """Whether a running request still looks for a token there; it may have moved its blocks."""
+        return any(r.id == token[0] and self.place(r, token[1]) == place for r in self.running)
+
     def write(self, request: Request, tokens: int) -> None:
         """A step: what is overwritten is copied out first, as ``settle`` says."""
         first = request.computed_tokens
@@ -60,7 +64,7 @@ class BothEndsMachine(RuleBasedStateMachine):
         for token in range(first, first + tokens):
             place = self.place(request, token)
             held = self.slots.get(place)
-            if held is not None and any(other.id == held[0] for other in self.running):
+            if held is not None and self.reads(held, place):
                 overwritten.add(held)
             self.slots[place] = (request.id, token)
         assert len(overwritten) == copied
