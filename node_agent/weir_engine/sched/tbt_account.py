@@ -8,7 +8,7 @@ from weir_engine.sched.account import NO_LIMIT, OnlineLoad, QuietAccount, StepLi
 from weir_engine.sched.feedback import TailFeedback
 
 # Share of the SLO's own tail that planning aims at; the rest is for what no plan foresees.
-_TAIL_SHARE = 0.6
+_TAIL_SHARE = 0.7
 # A percentile budget is the median that keeps this residual quantile within the threshold.
 _GUARD_QUANTILE = 0.9
 # The bank must hold this many average tokens' worth of threshold for each decoder before it is
