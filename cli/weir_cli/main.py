@@ -5,43 +5,60 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.util import find_spec
 
 import typer
 
-from weir_cli.admin import keys_app, tenants_app
-from weir_cli.batch import batch_app
 from weir_cli.console import err, show_error
-from weir_cli.demo.command import demo
 from weir_cli.errors import CliError, ExitStatus
-from weir_cli.serve import serve_app
 
-app = typer.Typer(
-    name="weir",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    help="Online and batch LLM requests on the same GPUs, with online latency held at its SLO.",
-)
-app.add_typer(batch_app, name="batch")
-app.add_typer(keys_app, name="keys")
-app.add_typer(tenants_app, name="tenants")
-app.add_typer(serve_app, name="serve")
-app.command()(demo)
+# Where each command is: a Typer application or a function. The simulator alone takes half a second
+# to import, so a command line loads only the command that it names.
+COMMANDS = {
+    "batch": "weir_cli.batch:batch_app",
+    "keys": "weir_cli.admin:keys_app",
+    "tenants": "weir_cli.admin:tenants_app",
+    "serve": "weir_cli.serve:serve_app",
+    "demo": "weir_cli.demo.command:demo",
+}
 if find_spec("weir_engine") is not None:  # the operator's image has no engine to simulate
-    from weir_cli.sim.command import sim
-    from weir_cli.sim.plan import plan
-    from weir_cli.sim.profile import profile
+    COMMANDS |= {
+        "sim": "weir_cli.sim.command:sim",
+        "plan": "weir_cli.sim.plan:plan",
+        "profile": "weir_cli.sim.profile:profile",
+    }
 
-    app.command()(sim)
-    app.command()(plan)
-    app.command()(profile)
+
+def make_app(command: str | None = None) -> typer.Typer:
+    """The command line with this command alone, or with all when it is none of them."""
+    app = typer.Typer(
+        name="weir",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        help="Online and batch LLM requests on the same GPUs, with online latency held at its SLO.",
+    )
+    app.callback()(_weir)
+    for name in [command] if command in COMMANDS else COMMANDS:
+        module, _, attribute = COMMANDS[name].partition(":")
+        found = getattr(import_module(module), attribute)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name)
+        else:
+            app.command(name)(found)
+    return app
+
+
+def _weir() -> None:
+    """Keeps the command's name in the command line when there is one command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status of one command line; a stack trace reaches nobody."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        app(args=list(sys.argv[1:] if arguments is None else arguments), prog_name="weir")
+        make_app(given[0] if given else None)(args=given, prog_name="weir")
     except CliError as error:
         show_error(error)
         return error.status

@@ -11,7 +11,7 @@ import pytest
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from weir_cli.main import app
+from weir_cli.main import make_app
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -70,7 +70,7 @@ def test_make_targets_that_are_named_exist(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_weir_commands_that_are_shown_exist(page: Path) -> None:
     for call in commands(page, "weir"):
-        command = get_command(app)
+        command = get_command(make_app())
         words = call.split("#")[0].split()[1:]
         while isinstance(command, TyperGroup) and words and not words[0].startswith("-"):
             assert words[0] in command.commands, call
