@@ -14,24 +14,54 @@ WORKLOADS = {
     "trace": "Conversations in the style of a public trace, batch over 40 shared documents",
     "pressure": "Under KV pressure: four-turn conversations, batch over 120 shared documents",
 }
+# What the README shows besides co-location: durability, and each component at its size.
+HEADLINES = (
+    *(
+        f"faults/{victim}/{what}"
+        for victim in ("agent", "controlplane", "engine")
+        for what in ("kills", "lost", "doubled")
+    ),
+    "operator/observed/share",
+    "operator/steady/writes",
+    "sync/p99",
+    "tree/build",
+)
+RESULTS_PAGE = "docs/results.md"
+_CLAIM_HEADER = ("claim", "measured", "target", "")
 
 
 def readme(folder: Path = RESULTS) -> str:
     """The generated part of the README; empty without result files."""
-    parts = []
     path = folder / "colocation.json"
-    if path.exists():
-        content = json.loads(path.read_text(encoding="utf-8"))
-        parts += _colocation(content)
-    claims = [
-        claim
-        for other in sorted(folder.glob("*.json"))
-        if other != path and other.stem not in PAPERS  # those have pages of their own
-        for claim in read_results(other)
-    ]
+    parts = _colocation(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else []
+    claims = _all_claims(folder)
     if claims:
-        parts.append(_claims(claims))
+        by_id = {claim.id: claim for claim in claims}
+        parts.append(_table_of(by_id[name] for name in HEADLINES if name in by_id))
+        parts.append(f"{_count(claims)}: [all claims]({RESULTS_PAGE}).\n")
     return "\n".join(parts)
+
+
+def results_page(folder: Path = RESULTS) -> str:
+    """Every claim that has no page of its own, a table for each result file."""
+    parts = [f"{_count(_all_claims(folder))}.\n"]
+    for path in _files(folder):
+        command = json.loads(path.read_text(encoding="utf-8"))["command"]
+        parts += [f"## {path.stem}\n", f"`{command}`\n", _table_with_ids(read_results(path))]
+    return "\n".join(parts)
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.glob("*.json")) if path.stem not in PAPERS]
+
+
+def _all_claims(folder: Path) -> list[Claim]:
+    return [claim for path in _files(folder) for claim in read_results(path)]
+
+
+def _count(claims: Iterable[Claim]) -> str:
+    judged = [claim.met for claim in claims if claim.met is not None]
+    return f"{sum(judged)} of the {len(judged)} claims that have a target meet it"
 
 
 def _colocation(content: Mapping[str, Any]) -> list[str]:
@@ -92,19 +122,21 @@ def _served(verdict: Mapping[str, Any] | None) -> str:
     return text if verdict["holds"] else f"[{text}]"
 
 
-def _claims(claims: Iterable[Claim]) -> str:
-    mark = {True: "met", False: "**not met**", None: "-"}
-    return _table(
-        ("claim", "measured", "target", ""),
-        (
-            (
-                claim.what,
-                "not measured" if claim.value is None else f"{claim.value:.3g} {claim.unit}",
-                claim.target or "-",
-                mark[claim.met],
-            )
-            for claim in claims
-        ),
+def _table_of(claims: Iterable[Claim]) -> str:
+    return _table(_CLAIM_HEADER, (_claim_row(claim) for claim in claims))
+
+
+def _table_with_ids(claims: Iterable[Claim]) -> str:
+    rows = ((f"`{claim.id}`", *_claim_row(claim)) for claim in claims)
+    return _table(("id", *_CLAIM_HEADER), rows)
+
+
+def _claim_row(claim: Claim) -> tuple[str, ...]:
+    return (
+        claim.what,
+        "not measured" if claim.value is None else f"{claim.value:.3g} {claim.unit}",
+        claim.target or "-",
+        {True: "met", False: "**not met**", None: "-"}[claim.met],
     )
 
 

@@ -24,7 +24,7 @@ from pydantic_settings import BaseSettings
 
 from benchmarks.papers.page import page
 from benchmarks.papers.paper import PAPERS
-from benchmarks.summary import readme
+from benchmarks.summary import readme, results_page
 from scripts import chart_tables, crd_tables
 from weir_agent.metrics import AgentMetrics
 from weir_controlplane.main import default_app
@@ -152,6 +152,7 @@ def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     "benchmarks": readme,
+    "results": results_page,
     "alerts": lambda: _table(chart_tables.ALERTS_HEADER, chart_tables.alert_rows()),
     "chart-values": lambda: _table(chart_tables.VALUES_HEADER, chart_tables.values_rows()),
     "commands": commands_table,
