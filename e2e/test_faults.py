@@ -115,25 +115,25 @@ def test_a_batch_outlives(watched: Platform, key: str, fault: str) -> None:
     name = f"during-{fault}"
     watched.settled()
     survivor = watched.replicas()[-1]
-    with ExitStack() as stack:
-        client = stack.enter_context(watched.batches(key))
-        through_service = stack.enter_context(watched.traffic().running())
-        straight = stack.enter_context(watched.traffic(survivor).running())
-        before = newest(client)
-        watched.shop.apply(*batch_job(name, lines=LINES, max_tokens=TOKENS))
-        batch_id = until_some_done(client, after=before, within_s=BATCH_S)
-        begun_s = time.monotonic()
-        FAULTS[fault](watched)
-        over_s = time.monotonic()
-        time.sleep(UNNOTICED_S)
-        until(lambda: is_well(watched), f"{CONDITIONS} are True again", within_s=BATCH_S)
-        well_s = time.monotonic() - over_s
-        job = until_complete(watched.shop, name, within_s=BATCH_S)
+    with watched.batches(key) as client:
+        with ExitStack() as stack:
+            through_service = stack.enter_context(watched.traffic().running())
+            straight = stack.enter_context(watched.traffic(survivor).running())
+            before = newest(client)
+            watched.shop.apply(*batch_job(name, lines=LINES, max_tokens=TOKENS))
+            batch_id = until_some_done(client, after=before, within_s=BATCH_S)
+            begun_s = time.monotonic()
+            FAULTS[fault](watched)
+            over_s = time.monotonic()
+            time.sleep(UNNOTICED_S)
+            until(lambda: is_well(watched), f"{CONDITIONS} are True again", within_s=BATCH_S)
+            well_s = time.monotonic() - over_s
+            job = until_complete(watched.shop, name, within_s=BATCH_S)
         assert answers(client)
-    print(f"{fault}: well again after {well_s:.0f} s")
-    assert job["status"]["batchID"] == batch_id
-    assert job["status"]["counts"] == {"total": LINES, "completed": LINES, "failed": 0}
-    assert account(client, batch_id, lines=LINES) == ALL_ONCE
+        print(f"{fault}: well again after {well_s:.0f} s")
+        assert job["status"]["batchID"] == batch_id
+        assert job["status"]["counts"] == {"total": LINES, "completed": LINES, "failed": 0}
+        assert account(client, batch_id, lines=LINES) == ALL_ONCE
     assert straight.failures == []
     assert straight.answers > 0
     harmed: list[Failure] = through_service.failures

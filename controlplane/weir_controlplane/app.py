@@ -71,7 +71,7 @@ def create_app(services: Services, components: Sequence[Component]) -> FastAPI:
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        await services.database.open()
+        await services.database.open(wait_s=services.settings.database_wait_s)
         try:
             await services.storage.open()
             async with _running(services, components):

@@ -36,6 +36,13 @@ class Settings(BaseSettings):
     database_pool_connections: int = Field(
         default=10, ge=1, le=200, description="Database connections that one replica may hold."
     )
+    database_wait_s: float = Field(
+        default=60,
+        ge=0,
+        le=600,
+        description="How long a start waits, in seconds, for a database server that does not "
+        "answer yet.",
+    )
     files_url: str | None = Field(
         default=None,
         description="Where files live, as fsspec reads it (file:///PATH, s3://BUCKET/PREFIX); "

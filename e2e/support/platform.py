@@ -29,12 +29,15 @@ SHOP = "shop"
 RELEASE = "weir"
 TENANT = "shop"
 VERSION = "0.1.0"
+ALONE = "ReadWriteOnce"
 WRITING = "ReadWriteMany"
 START_S = 300
 AGENT_PORT = 8000
 DEPLOYMENTS = (f"{RELEASE}-operator", f"{RELEASE}-controlplane")
 OPERATOR_ACCOUNT = f"system:serviceaccount:{SYSTEM}:{RELEASE}-operator"
 COMPONENTS = ("operator", "controlplane", "agent")
+OWN_CLAIMS = {"data": f"data-{RELEASE}-postgresql-0", "files": f"{RELEASE}-files"}
+"""Claims of the chart by the volume that waits for each."""
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 VALUES: Mapping[str, Any] = {
     "images": {"registry": "localhost", "pullPolicy": "Never"},
@@ -173,9 +176,11 @@ class Platform:
         bytecode.mkdir(parents=True, exist_ok=True)
         bytecode.chmod(volumes.WRITABLE)
         self.api.kubectl.apply(
-            volumes.volume("data", volumes.empty_folder(folder / "data"), modes=["ReadWriteOnce"]),
-            volumes.volume(
-                "files", volumes.empty_folder(folder / "files"), modes=["ReadWriteMany"]
+            *(
+                volumes.volume(
+                    name, volumes.empty_folder(folder / name), modes=[ALONE], claim=(SYSTEM, claim)
+                )
+                for name, claim in OWN_CLAIMS.items()
             ),
             volumes.volume("engine", packages, modes=[reading], claim=(SHOP, "engine")),
             volumes.volume("bytecode", bytecode, modes=[WRITING], claim=(SHOP, "bytecode")),

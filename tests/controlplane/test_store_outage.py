@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import httpx
@@ -10,6 +11,7 @@ import pytest
 
 from tests.controlplane.support import eventually, make_settings, running
 from tests.support.postgres import PostgresServer
+from weir_controlplane.store.database import Database
 
 
 @pytest.mark.postgres
@@ -46,5 +48,23 @@ async def test_while_postgres_restarts_clients_are_told_to_come_back(tmp_path: P
 
                 await eventually(back)
                 assert [item.id async for item in client.files.list()] == [file.id]
+    finally:
+        server.close()
+
+
+@pytest.mark.postgres
+async def test_a_start_waits_for_a_server_that_starts_later() -> None:
+    server = PostgresServer()
+    try:
+        database = Database(server.url(server.create_database()))
+        server.kill()
+        with pytest.raises(ConnectionError, match="database_url: cannot be reached"):
+            await database.open()
+        opening = asyncio.create_task(database.open(wait_s=120))
+        await asyncio.sleep(0)
+        server.start()
+        await opening
+        assert await database.now_s() > 0
+        await database.close()
     finally:
         server.close()

@@ -75,7 +75,7 @@ def test_an_upload_that_runs_at_sigterm_is_finished(tmp_path: Path) -> None:
         ({"files_url": "gopher://x"}, "files_url"),
         ({"files_url": "file:///proc/weir"}, "files_url: /proc/weir cannot be used"),
         (
-            {"database_url": "postgresql+asyncpg://a:b@127.0.0.1:{port}/x"},
+            {"database_url": "postgresql+asyncpg://a:b@127.0.0.1:{port}/x", "database_wait_s": "0"},
             "database_url: cannot be reached",
         ),
     ],

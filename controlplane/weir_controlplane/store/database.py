@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import asyncpg
+import structlog
 from sqlalchemy import Connection, event, make_url, select
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -28,6 +30,9 @@ _SQLITE_PRAGMAS = (
 )
 _WRITES = "weir_writes"
 _JOIN_S = 5.0
+_ASK_AGAIN_S = 1.0
+_NOT_YET = (OSError, asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError)
+_log = structlog.get_logger(__name__)
 
 OUTAGES: tuple[type[Exception], ...] = (
     DBAPIError,
@@ -73,27 +78,39 @@ class Database:
         if self.dialect == "sqlite":
             _prepare_sqlite(self.engine, self._workers)
 
-    async def open(self) -> None:
+    async def open(self, *, wait_s: float = 0.0) -> None:
         """Takes the process lock (SQLite) and migrates.
+
+        ``wait_s``: how long a server that does not answer yet is asked again.
 
         Raises:
             DatabaseInUseError: another process holds this SQLite database.
             SchemaTooNewError: the schema no longer supports this release.
-            ConnectionError: the server does not answer.
+            ConnectionError: the server does not answer in time.
         """
         if self._lock is not None:
             self._lock.acquire()
             self._writer = asyncio.Lock()
         try:
-            async with self.transaction() as session:
-                connection = await session.connection()
-                await connection.run_sync(migrate)
-        except OSError as error:
-            await self.close()
-            raise ConnectionError(f"database_url: cannot be reached: {error}") from error
+            await self._migrate_within(wait_s)
         except BaseException:
             await self.close()
             raise
+
+    async def _migrate_within(self, wait_s: float) -> None:
+        deadline_s = time.monotonic() + wait_s
+        while True:
+            try:
+                async with self.transaction() as session:
+                    connection = await session.connection()
+                    await connection.run_sync(migrate)
+            except _NOT_YET as error:
+                if time.monotonic() >= deadline_s:
+                    raise ConnectionError(f"database_url: cannot be reached: {error}") from error
+                _log.warning("database_awaited", error=str(error))
+                await asyncio.sleep(_ASK_AGAIN_S)
+            else:
+                return
 
     async def close(self) -> None:
         """Closes every connection and gives the process lock back."""
