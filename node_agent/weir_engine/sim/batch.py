@@ -160,8 +160,16 @@ class CoarseCost:
         """Nothing: it is asked for online parts only, and there are none."""
         return 0.0 * len(parts)
 
-    def seconds(self, parts: Sequence[Part], rng: np.random.Generator) -> float:  # noqa: ARG002
-        """Noiseless seconds of the steps, and what their lanes took."""
+    def seconds(self, parts: Sequence[Part], rng: np.random.Generator) -> float:
+        """Noiseless seconds of the steps; counts what their lanes took."""
+        return self.timed(parts, rng)[0]
+
+    def timed(
+        self,
+        parts: Sequence[Part],
+        rng: np.random.Generator,  # noqa: ARG002 - no noise
+    ) -> tuple[float, float]:
+        """Noiseless seconds of the steps, and ``work_s``; counts what their lanes took."""
         factor = self._factor
         decodes = [part.computed_tokens + 1 for part in parts if part.tokens == 1]
         prompts = [part for part in parts if part.tokens > 1]
@@ -181,7 +189,7 @@ class CoarseCost:
                 self.prefill_s += steps * time.prefill_s
                 self.compute_s += steps * (time.dense_s + time.prefill_s)
                 self.memory_s += steps * time.decode_s
-        return total_s
+        return total_s, self.work_s(parts)
 
     def _sizes(self, prefill_tokens: int, decodes: int) -> list[tuple[int, float]]:
         """Tokens of the steps and how large a part of them has so many; all have the decodes."""

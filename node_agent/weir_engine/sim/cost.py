@@ -34,8 +34,15 @@ class StepCost(Protocol):
         """Noiseless seconds without the fixed cost; of no parts: the smallest dense pass."""
         ...
 
+    def timed(self, parts: Sequence[Part], rng: np.random.Generator) -> tuple[float, float]:
+        """Seconds of a step with its noise, and ``work_s`` of the same parts.
+
+        Draws the same number of values every time.
+        """
+        ...
+
     def seconds(self, parts: Sequence[Part], rng: np.random.Generator) -> float:
-        """Seconds of a step with its noise; draws the same number of values every time."""
+        """The first of ``timed``."""
         ...
 
 
@@ -84,7 +91,11 @@ class CostModel:
         return self.fixed_s + self.work_s(())
 
     def seconds(self, parts: Sequence[Part], rng: np.random.Generator) -> float:
-        """Seconds of a step with its noise; draws the same number of values every time."""
+        """Seconds of a step with its noise."""
+        return self.timed(parts, rng)[0]
+
+    def timed(self, parts: Sequence[Part], rng: np.random.Generator) -> tuple[float, float]:
+        """With noise, and ``work_s``; draws the same number of values every time."""
         normal, tail, stretch, hiccup, stop = (
             float(rng.standard_normal()),
             float(rng.random()),
@@ -92,12 +103,13 @@ class CostModel:
             float(rng.random()),
             float(rng.random()),
         )
-        seconds = (self.fixed_s + self.work_s(parts)) * float(np.exp(self.sigma * normal))
+        work_s = self.work_s(parts)
+        seconds = (self.fixed_s + work_s) * float(np.exp(self.sigma * normal))
         if tail < self.tail_chance:
             seconds *= 1 + self.tail_mean * stretch
         if hiccup < self.hiccup_chance:
             seconds += self.hiccup_s * stop
-        return seconds
+        return seconds, work_s
 
 
 CPU_2_CORES = CostModel(

@@ -39,11 +39,15 @@ class CpuAttentionCost:
 
     def seconds(self, parts: Sequence[Part], rng: np.random.Generator) -> float:
         """Seconds of a step with its noise."""
+        return self.timed(parts, rng)[0]
+
+    def timed(self, parts: Sequence[Part], rng: np.random.Generator) -> tuple[float, float]:
+        """With noise, one draw a step, and ``work_s``."""
         draw = min(max(float(rng.standard_normal()), -_LONGEST_DRAW), _LONGEST_DRAW)
         batch = batch_of(parts)
         time = self.profile.timing.step(batch)
         total_s = self._total_s(batch, time)
-        return max(total_s + draw * time.std_s, 0.5 * total_s)
+        return max(total_s + draw * time.std_s, 0.5 * total_s), total_s - self._fixed_s()
 
     def cpu_s(self, decodes: int, context_tokens: int) -> float:
         """The CPU lane of a step."""

@@ -3,7 +3,7 @@
 It obeys; a plan that does not fit raises. No decision belongs here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,27 +20,35 @@ from weir_engine.sim.cpu_lane import AttentionLane
 from weir_engine.sim.hashes import BlockHasher
 from weir_engine.sim.workload import RequestSpec, Segment, output_key
 
+_part = tuple.__new__  # a named tuple without its keyword handling: a step makes hundreds
+
 
 @dataclass(kw_only=True, slots=True)
 class Running:
-    """A request as the engine has it: the scheduler's object and what only its sender knows."""
+    """A request as the engine has it: the scheduler's object and what only its sender knows.
+
+    ``served_tokens``: the most of its tokens that were ever computed or found in the cache.
+    """
 
     request: Request
     output_tokens: int
     hashes: list[BlockHash]
     tokens_s: list[float] = field(default_factory=list)
+    served_tokens: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Executed:
     """What a plan takes and yields: ``yields`` get a token when the step ends.
 
-    ``on_cpu`` get one too, from the CPU lane; ``refused`` were turned away.
+    ``on_cpu`` get one too, from the CPU lane; ``refused`` were turned away. The step fills the last
+    token of a block for those in ``filled``.
     """
 
     seconds: float
     online_s: float
     yields: tuple[RequestId, ...]
+    filled: tuple[Request, ...]
     on_cpu: tuple[RequestId, ...] = ()
     refused: tuple[Running, ...] = ()
 
@@ -69,15 +77,13 @@ class SimEngine:
         self._known: dict[RequestId, Running] = {}
         self._batch: frozenset[RequestId] = frozenset()
 
-    def __getitem__(self, request_id: RequestId) -> Running:
-        return self._known[request_id]
+    @property
+    def known(self) -> Mapping[RequestId, Running]:
+        """Requests that were taken in and have not ended."""
+        return self._known
 
     def __len__(self) -> int:
         return len(self._known)
-
-    def unfinished(self) -> Iterator[Running]:
-        """Requests that were taken in and have not ended."""
-        return iter(self._known.values())
 
     def accept(self, spec: RequestSpec, arrival_s: float) -> Request:
         """Take a request in; the scheduler gets what this returns."""
@@ -118,43 +124,53 @@ class SimEngine:
         parts: list[Part] = []
         online: list[Part] = []
         yields: list[RequestId] = []
-        for work in plan.work:
-            request_id, tokens = work.request_id, work.tokens
-            request = self._known[request_id].request
-            if work.admitted:
-                hit = PrefixHit(tokens=work.hit_tokens, free_blocks=0)
+        filled: list[Request] = []
+        known, batch = self._known, self._batch
+        for request_id, tokens, admitted, hit_tokens, _ in plan.work:  # the hot loop of a run
+            request = known[request_id].request
+            if admitted:
+                hit = PrefixHit(tokens=hit_tokens, free_blocks=0)
                 self.kv.allocate(request, new_tokens=tokens, hit=hit)
-                computed = work.hit_tokens
+                computed = hit_tokens
             else:
-                if request_id in restore:
-                    slots += self.kv.restore(request)
+                slots += self.kv.restore(request) if request_id in restore else 0
                 computed = request.computed_tokens
                 if tokens > 1 or computed % size == 0:  # else the token goes into its last block
                     self.kv.allocate(request, new_tokens=tokens)
-            part = Part(tokens, computed, request_id not in self._batch)
+            part = _part(Part, (tokens, computed, request_id not in batch))
             parts.append(part)
             if request.is_online:
                 online.append(part)
             end = computed + tokens
-            if end > request.known_tokens:
-                raise InvariantError(
-                    f"request {request.id} knows {request.known_tokens} tokens, planned to {end}"
-                )
-            if end == request.known_tokens:
-                yields.append(request.id)
-        self._batch = frozenset(work.request_id for work in plan.work)
-        seconds = self._swap.iteration_s(self._cost.seconds(parts, self._rng), slots)
+            left = request.prompt_tokens + request.output_tokens - end
+            if left <= 0:
+                yields.append(_whole(request, end))
+            if tokens > 1 or end % size == 0:
+                filled.append(request)
+        self._batch = frozenset([work[0] for work in plan.work])
+        step_s, online_s = self._times(parts, online)
+        seconds = self._swap.iteration_s(step_s, slots)
         on_cpu: tuple[RequestId, ...] = ()
         if self._lane is not None and plan.piggyback:
             seconds += self._lane.piggyback_s(sum(part.tokens for part in parts), plan.piggyback)
             on_cpu = self._lane.advance(plan.piggyback, plan.now_s, seconds)
         return Executed(
             seconds=seconds,
-            online_s=self._cost.work_s(online) - self._empty_s if online else 0.0,
+            online_s=online_s,
             yields=tuple(yields),
+            filled=tuple(filled),
             on_cpu=on_cpu,
             refused=refused,
         )
+
+    def _times(self, parts: list[Part], online: list[Part]) -> tuple[float, float]:
+        """Seconds of the step, and of its online part beyond an empty step."""
+        step_s, work_s = self._cost.timed(parts, self._rng)
+        if not online:
+            return step_s, 0.0
+        if len(online) < len(parts):
+            work_s = self._cost.work_s(online)
+        return step_s, work_s - self._empty_s
 
     def _leave(self, plan: StepPlan) -> None:
         """Preemptions, and moves to and from the CPU lane."""
@@ -174,26 +190,38 @@ class SimEngine:
             self._lane.recall(request_id, plan.now_s)
             self.kv.allocate(request, new_tokens=request.known_tokens)
 
-    def finish(self, plan: StepPlan, executed: Executed, ended_s: float) -> list[Running]:
+    def finish(self, executed: Executed, ended_s: float) -> list[Running]:
         """Cache what was computed, hand out tokens; returns the requests that ended."""
         size = self.kv.block_size_tokens
-        for work in plan.work:
-            request = self._known[work.request_id].request
-            if work.tokens > 1 or request.computed_tokens % size == 0:  # else no block became full
-                self.kv.commit(request)
+        for request in executed.filled:
+            self.kv.commit(request)
         self._copied_out = self.kv.settle()
         ended = []
+        known = self._known
         for request_id in executed.yields + executed.on_cpu:
-            running = self._known[request_id]
-            request = running.request
-            running.tokens_s.append(ended_s)
-            full = request.known_tokens // size
+            running = known[request_id]
+            request, tokens_s = running.request, running.tokens_s
+            tokens_s.append(ended_s)
+            full = (request.prompt_tokens + request.output_tokens) // size
             if full > len(request.block_hashes):
                 request.block_hashes.extend(running.hashes[len(request.block_hashes) : full])
-            if len(running.tokens_s) == running.output_tokens:
+            if len(tokens_s) == running.output_tokens:
                 self.kv.free(request_id)
                 if self._lane is not None:
                     self._lane.drop(request_id)
                 del self._known[request_id]
                 ended.append(running)
         return ended
+
+
+def _whole(request: Request, end: int) -> RequestId:
+    """The id of a request that has all its tokens computed at ``end``.
+
+    Raises:
+        InvariantError: it knows fewer.
+    """
+    if end > request.known_tokens:
+        raise InvariantError(
+            f"request {request.id} knows {request.known_tokens} tokens, planned to {end}"
+        )
+    return request.id

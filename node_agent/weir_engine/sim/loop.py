@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from math import inf
 from typing import Protocol
 
-from weir_engine.ids import RequestClass, RequestId
+from weir_engine.ids import RequestClass
 from weir_engine.request import Request
 from weir_engine.sched.plan import StepOutcome, StepPlan
 from weir_engine.sim.clock import VirtualClock
@@ -107,7 +107,6 @@ class Simulation:
         self._offline_unfinished = 0
         self._offline_finished = 0
         self._preemptions = 0
-        self._served: dict[RequestId, int] = {}
 
     def run(self, *, until_s: float) -> SimResult:
         """Simulate up to ``until_s``: a step under way then is the last."""
@@ -162,7 +161,7 @@ class Simulation:
 
     def unfinished(self) -> tuple[RequestRecord, ...]:
         """Online requests that have arrived and not ended, with the tokens that they have."""
-        return tuple(_record_of(r) for r in self._engine.unfinished() if r.request.is_online)
+        return tuple(_record_of(r) for r in self._engine.known.values() if r.request.is_online)
 
     def _take_arrivals(self) -> None:
         now_s = self._clock.now_s
@@ -184,7 +183,7 @@ class Simulation:
         ended_s = started_s + executed.seconds
         self._clock.advance_to(ended_s)
         self._record(plan, executed, ended_s)
-        ended = self._engine.finish(plan, executed, ended_s)
+        ended = self._engine.finish(executed, ended_s)
         outcome = StepOutcome(
             started_s=started_s,
             ended_s=ended_s,
@@ -197,20 +196,22 @@ class Simulation:
 
     def _record(self, plan: StepPlan, executed: Executed, ended_s: float) -> None:
         online = computed = served = decoded = 0
-        for work in plan.work:
-            request = self._engine[work.request_id].request
+        known = self._engine.known
+        for request_id, tokens, _, _, _ in plan.work:
+            running = known[request_id]
+            request = running.request
             if request.is_online:
-                online += work.tokens
+                online += tokens
                 continue
-            computed += work.tokens
-            decoded += work.tokens == 1
+            computed += tokens
+            decoded += tokens == 1
             # A token counts once, in the step that first has it, computed or found in the cache.
-            before = self._served.get(work.request_id, 0)
-            if request.computed_tokens > before:
-                served += request.computed_tokens - before
-                self._served[work.request_id] = request.computed_tokens
+            gained = request.computed_tokens - running.served_tokens
+            if gained > 0:
+                served += gained
+                running.served_tokens += gained
         for request_id in executed.on_cpu:  # each has a token that it did not have before
-            self._served[request_id] = self._served.get(request_id, 0) + 1
+            known[request_id].served_tokens += 1
         on_cpu = len(executed.on_cpu)
         self._preemptions += sum(not preemption.to_cpu for preemption in plan.preempt)
         self._steps.append(
@@ -231,7 +232,6 @@ class Simulation:
     def _end(self, running: Running) -> None:
         request = running.request
         if not request.is_online:
-            self._served.pop(request.id, None)
             self._offline_unfinished -= 1
             self._offline_finished += 1
             return

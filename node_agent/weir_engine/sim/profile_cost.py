@@ -93,11 +93,16 @@ class ProfileCost:
         return self.total_s(self.profile.timing.step(batch))
 
     def seconds(self, parts: Sequence[Part], rng: np.random.Generator) -> float:
-        """Seconds of a step with its noise: one draw a step, shared by its layers."""
+        """Seconds of a step with its noise."""
+        return self.timed(parts, rng)[0]
+
+    def timed(self, parts: Sequence[Part], rng: np.random.Generator) -> tuple[float, float]:
+        """With noise, one draw a step that its layers share, and ``work_s``."""
         draw = min(max(float(rng.standard_normal()), -_LONGEST_DRAW), _LONGEST_DRAW)
         time = self.profile.timing.step(batch_of(parts))
         total_s = self.total_s(time)
-        return max(total_s + self.noise_scale * draw * time.std_s, 0.5 * total_s)
+        seconds = max(total_s + self.noise_scale * draw * time.std_s, 0.5 * total_s)
+        return seconds, total_s - self._empty.fixed_s
 
     def total_s(self, time: StepTime) -> float:
         """Seconds of a whole step from its parts, as this backend runs them."""

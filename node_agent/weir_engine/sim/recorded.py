@@ -160,11 +160,16 @@ class RecordedCost:
         return self._step_s(parts) - self.coefficients[0]
 
     def seconds(self, parts: Sequence[Part], rng: np.random.Generator) -> float:
-        """Seconds of a step with its noise: one draw."""
+        """Seconds of a step with its noise."""
+        return self.timed(parts, rng)[0]
+
+    def timed(self, parts: Sequence[Part], rng: np.random.Generator) -> tuple[float, float]:
+        """With noise, one draw a step, and ``work_s``."""
         at = float(rng.random()) * (len(self.ratios) - 1)
         i = min(int(at), len(self.ratios) - 2)
         ratio = self.ratios[i] + (self.ratios[i + 1] - self.ratios[i]) * (at - i)
-        return self._step_s(parts) * ratio
+        step_s = self._step_s(parts)
+        return step_s * ratio, step_s - self.coefficients[0]
 
     def error(self, steps: Sequence[RecordedStep]) -> float:
         """Mean absolute relative error over recorded steps, for instance of another trace."""

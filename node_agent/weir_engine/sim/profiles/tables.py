@@ -3,7 +3,7 @@
 Between measured points: the next larger size where sizes are at most a tile apart, a line above.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
@@ -110,12 +110,13 @@ class DenseTables:
 class DecodeTable:
     """Decode attention of one layer, by sequences and the context of each."""
 
-    __slots__ = ("_contexts", "_counts", "_rows")
+    __slots__ = ("_contexts", "_counts", "_rows", "floor_us")
 
     def __init__(self, table: DecodeData) -> None:
         self._counts = table["sequences"]
         self._contexts = table["context"]
         self._rows = table["us"]
+        self.floor_us = min(row[0] for row in self._rows)  # what launching the kernel takes
 
     def us(self, sequences: float, context_tokens: float) -> float:
         """Time of ``sequences`` decodes over ``context_tokens`` each.
@@ -137,11 +138,6 @@ class DecodeTable:
             return low + (low - start) * (sequences - counts[i]) / (counts[i] - counts[j])
         high = line(self._contexts, self._rows[i + 1], context_tokens)
         return low + (high - low) * (sequences - counts[i]) / (counts[i + 1] - counts[i])
-
-    @property
-    def floor_us(self) -> float:
-        """What launching the kernel takes."""
-        return min(row[0] for row in self._rows)
 
 
 class PrefillTable:
@@ -184,7 +180,10 @@ class PrefillTable:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SkewTable:
-    """How far an uneven decode batch lies from its mean context towards its longest, 0 to 1."""
+    """How far an uneven decode batch lies from its mean context towards its longest, 0 to 1.
+
+    ``pure`` and ``mixed`` are by sequences, the fewest first: with and without prefill in the step.
+    """
 
     shares: Sequence[float]
     pure: Mapping[int, Sequence[float]]
@@ -204,5 +203,9 @@ class SkewTable:
         """For ``sequences`` whose mean is ``share`` of the way from the shortest to the longest."""
         rows = self.mixed if with_prefill else self.pure
         column = max(bisect_right(self.shares, share) - 1, 0)
-        nearest = min(rows, key=lambda n: (abs(n - sequences), n))
+        measured = list(rows)
+        above = bisect_left(measured, sequences)
+        nearest = measured[min(above, len(measured) - 1)]
+        if above and sequences - measured[above - 1] <= abs(nearest - sequences):
+            nearest = measured[above - 1]
         return rows[nearest][column]
