@@ -13,7 +13,14 @@ from e2e.cluster.binaries import Binaries
 from e2e.cluster.cluster import Cluster
 from e2e.support.platform import Platform, build_images
 
-ORDER = ("test_path", "test_security", "test_operator", "test_faults", "test_release")
+ORDER = (
+    "test_cluster",
+    "test_path",
+    "test_security",
+    "test_operator",
+    "test_faults",
+    "test_release",
+)
 """Files in the order of a release's life: the last one takes it away."""
 TIMEOUT_S = 1200
 """Of a test with its fixtures: the first one builds images and starts everything."""

@@ -8,6 +8,7 @@ import sys
 from e2e.cluster.binaries import Binaries, NoBinaryError
 from e2e.cluster.cluster import ClusterError, running
 from e2e.cluster.component import ComponentError
+from e2e.cluster.footprint import RemainsError
 from e2e.cluster.network import NetworkError
 from e2e.cluster.node import ImageError
 from e2e.cluster.packages import MissingPackageError
@@ -19,6 +20,7 @@ ERRORS = (
     MissingPackageError,
     NetworkError,
     NoBinaryError,
+    RemainsError,
 )
 
 

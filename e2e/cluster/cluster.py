@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,25 +20,15 @@ from e2e.cluster import archive, packages
 from e2e.cluster.api_server import ApiServer, Site
 from e2e.cluster.binaries import CACHE, Binaries
 from e2e.cluster.cgroup import ControlGroup
-from e2e.cluster.mounts import unmount_below
+from e2e.cluster.footprint import GROUP, NAME, RUN, STATE, Guard, sweep
 from e2e.cluster.network import Addresses, Network
 from e2e.cluster.node import Node
 from e2e.cluster.node_config import PAUSE_IMAGE, NodePaths
 
-NAME = "weir"
-GROUP = "weir-cluster"
-STATE = Path("/var/tmp/weir-cluster")  # noqa: S108 - only root can make it, and the mode is 0700
-RUN = Path("/run/weir-cluster")
 LOGS = CACHE / "logs"
 KEPT_LOGS = 10  # of the latest failures
-CONTAINER_LOGS = Path("/var/log/containers")
-# Where the programs make folders whatever they are told; empty ones are removed afterwards.
-FOOTPRINTS = (
-    CONTAINER_LOGS,
-    Path("/run/containerd"),
-    Path("/var/lib/cni"),
-    Path("/var/lib/kubelet"),
-)
+LOCK = Path("/run/weir-cluster.lock")
+HANDOVER_S = 30  # of a run that was killed, whose guard still removes things
 
 
 class ClusterError(RuntimeError):
@@ -53,6 +44,7 @@ class Cluster:
         self._network = Network(NAME, Addresses())
         self._group = ControlGroup(GROUP)
         self._lock: IO[str] | None = None
+        self._guard: Guard | None = None
         self.api: ApiServer | None = None
         self.node: Node | None = None
 
@@ -61,6 +53,7 @@ class Cluster:
 
         Raises:
             ClusterError: not root, or another cluster runs here.
+            RemainsError: processes of an earlier cluster do not end.
             MissingPackageError: a Debian package is missing and cannot be installed.
             ComponentError: a process ended or is not ready in time.
         """
@@ -70,7 +63,7 @@ class Cluster:
             )
         self._hold()
         packages.install(packages.NODE)
-        self._sweep()
+        sweep()
         for folder in (STATE, RUN):
             folder.mkdir(mode=0o700)
         self._network.create()
@@ -92,9 +85,11 @@ class Cluster:
             self.node.close()
         if self.api is not None:
             self.api.close()
-        self._sweep()
+        sweep()
+        if self._guard is not None:
+            self._guard.dismiss()
         self._lock.close()
-        self._lock = None
+        self._guard = self._lock = None
 
     def keep_logs(self) -> Path:
         """Copies the log of every component and every pod; the folder with the copies."""
@@ -125,44 +120,30 @@ class Cluster:
         )
 
     def _hold(self) -> None:
-        lock = Path("/run/weir-cluster.lock").open("a+")  # noqa: SIM115 - held until `down`
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            holder = lock.read().strip()
-            lock.close()
-            raise ClusterError(
-                f"another cluster runs on this machine (process {holder}): end it first"
-            ) from None
+        lock = LOCK.open("a+")
+        deadline_s = time.monotonic() + HANDOVER_S
+        while not _locked(lock):
+            if time.monotonic() > deadline_s:
+                lock.seek(0)
+                holder = lock.read().strip()
+                lock.close()
+                raise ClusterError(
+                    f"another cluster runs on this machine (process {holder}): end it first"
+                )
+            time.sleep(0.5)
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n")
         lock.flush()
         self._lock = lock
-
-    def _sweep(self) -> None:
-        """Removes what a run left behind: processes, mounts, network, control groups, folders."""
-        if not self._group.kill():
-            raise ClusterError(f"processes {self._group.pids()} of an earlier cluster do not end")
-        for folder in (STATE, RUN):
-            unmount_below(folder)
-        self._network.remove()
-        self._group.remove()
-        if CONTAINER_LOGS.is_dir():
-            for link in CONTAINER_LOGS.iterdir():
-                if link.is_symlink() and link.readlink().is_relative_to(STATE):
-                    link.unlink()
-        for folder in (STATE, RUN):
-            shutil.rmtree(folder, ignore_errors=True)
-        for folder in FOOTPRINTS:
-            _prune(folder)
+        self._guard = Guard(lock=lock.fileno())
 
 
-def _prune(folder: Path) -> None:
-    """Removes the empty folders of a tree, its root included."""
-    for path, _, _ in os.walk(folder, topdown=False):
-        with contextlib.suppress(OSError):  # another program keeps something there
-            Path(path).rmdir()
+def _locked(lock: IO[str]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

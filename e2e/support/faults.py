@@ -8,7 +8,7 @@ from typing import Any
 
 from e2e.cluster.api_server import ApiServer
 from e2e.cluster.cgroup import ControlGroup
-from e2e.cluster.cluster import GROUP
+from e2e.cluster.footprint import GROUP
 from e2e.cluster.kubectl import Kubectl
 
 CONTAINERD = "containerd://"
@@ -33,11 +33,16 @@ def delete(kubectl: Kubectl, pod: Mapping[str, Any], *, force: bool = False) -> 
 
 
 def without_api_server(api: ApiServer, *, seconds: float) -> None:
-    """Kills the API server, and starts it again after a while; returns when it serves."""
+    """Kills the API server, and starts it again after a while; returns when it serves.
+
+    The controllers end and come back with it, as those do that elect a leader by its Leases.
+    """
     api.server.kill()
+    api.controllers.kill()
     time.sleep(seconds)
-    api.server.start()
-    api.server.wait_ready()
+    for component in (api.server, api.controllers):
+        component.start()
+        component.wait_ready()
 
 
 def leader(system: Kubectl) -> str:
