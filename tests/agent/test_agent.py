@@ -414,7 +414,7 @@ async def test_a_report_that_fails_does_not_stop_the_agent(
         await running.until(lambda: bool(engine.policies))
         engine.telemetry = broken  # type: ignore[method-assign,assignment]
         syncs = len(control_plane.syncs)
-        await running.until(lambda: len(control_plane.syncs) > syncs + 100)
+        await running.until(lambda: len(control_plane.syncs) > syncs + 10)
         engine.telemetry = telemetry  # type: ignore[method-assign]
         policies = len(engine.policies)
         await running.until(lambda: len(engine.policies) > policies)

@@ -63,7 +63,7 @@ def test_a_plan_finds_replicas_and_the_batch_tokens_of_a_day(
 ) -> None:
     path = tmp_path / "plan.json"
     status = main(
-        "plan --slo ttft:p99:2 --peak 15 --sample 60 --rate 2.5 --offline synthetic:100 --most 6 "
+        "plan --slo ttft:p99:2 --peak 10 --sample 60 --rate 2 --offline synthetic:20 --most 6 "
         f"--json {path}".split()
         + SMALL
     )
