@@ -11,16 +11,21 @@ from weir_engine.latency.features import StepShape
 from weir_engine.request import Request
 from weir_engine.sched.plan import Preemption, Work
 
+_tuple = tuple.__new__
+
 
 class StepDraft:
     """Sums of a step under construction.
 
     ``tokens_left``, ``blocks_left`` and ``seqs_left`` are what the engine still has;
     ``offline_blocks`` is the offline holding as the step would leave it, ``ends_prompt`` says that
-    an online request gets its first token from the step.
+    an online request gets its first token from the step, ``admitted`` how many shares are of
+    requests that did not run before.
     """
 
     __slots__ = (
+        "_shape",
+        "admitted",
         "adopted_blocks",
         "allocated_blocks",
         "block_size_tokens",
@@ -72,18 +77,22 @@ class StepDraft:
         self.decode_context = 0
         self.decode_longest = 0
         self.ends_prompt = False
+        self.admitted = 0
+        self._shape: StepShape | None = None
 
     @property
     def shape(self) -> StepShape:
         """What the step computes so far."""
-        return StepShape(
-            self.prefill_tokens,
-            self.prefill_history,
-            self.prefill_requests,
-            self.decode_requests,
-            self.decode_context,
-            self.decode_longest,
-        )
+        if self._shape is None:
+            self._shape = StepShape(
+                self.prefill_tokens,
+                self.prefill_history,
+                self.prefill_requests,
+                self.decode_requests,
+                self.decode_context,
+                self.decode_longest,
+            )
+        return self._shape
 
     def blocks_for(self, computed_tokens: int, new_tokens: int) -> int:
         """Blocks to allocate so that ``new_tokens`` more fit behind ``computed_tokens``."""
@@ -126,13 +135,17 @@ class StepDraft:
 
     def add_decodes(self, requests: Sequence[Request], *, reason: str) -> None:
         """One token each of requests that decode."""
+        if not requests:
+            return
         count = len(requests)
+        self._shape = None
         self.decode_requests += count
-        contexts = [request.computed_tokens + 1 for request in requests]
-        self.decode_context += sum(contexts)
-        self.decode_longest = max(self.decode_longest, max(contexts, default=0))
+        contexts = [request.computed_tokens for request in requests]
+        self.decode_context += sum(contexts) + count
+        self.decode_longest = max(self.decode_longest, max(contexts) + 1)
         self.tokens_left -= count
-        self.work += [Work(request.id, 1, False, 0, reason) for request in requests]  # noqa: FBT003
+        # Without the named tuple's keyword handling: a step makes hundreds.
+        self.work += [_tuple(Work, (request.id, 1, False, 0, reason)) for request in requests]
 
     def decode_blocks(self, requests: Sequence[Request]) -> int:
         """Blocks that one more token of each of them takes."""
@@ -142,6 +155,8 @@ class StepDraft:
     def add_prefill(self, work: Work, computed_tokens: int) -> None:
         """Some tokens of a request that prefills, on top of those computed."""
         tokens = work.tokens
+        self._shape = None
+        self.admitted += work.admitted
         self.prefill_tokens += tokens
         self.prefill_history += tokens * (computed_tokens + tokens / 2)
         self.prefill_requests += 1

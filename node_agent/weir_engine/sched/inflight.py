@@ -14,12 +14,13 @@ class InflightPrefixes:
     ``done`` blocks of a request leave as it advances; all leave when it stops running.
     """
 
-    __slots__ = ("_block_size_tokens", "_counts", "_spans")
+    __slots__ = ("_block_size_tokens", "_counts", "_spans", "leading")
 
     def __init__(self, block_size_tokens: int) -> None:
         self._block_size_tokens = block_size_tokens
         self._counts: dict[BlockHash, int] = {}
         self._spans: dict[RequestId, tuple[list[BlockHash], int]] = {}
+        self.leading = self._spans.keys()  # requests that still compute blocks of their prompts
 
     def __contains__(self, block_hash: BlockHash) -> bool:
         return block_hash in self._counts

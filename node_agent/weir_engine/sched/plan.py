@@ -44,9 +44,9 @@ class StepPlan:
 
     ``work`` is in the order the engine must take it. Running requests that are not in it are held
     back this step (``held``). ``limit_s`` is the longest the step was allowed to take and
-    ``limit_reason`` the rule that set it; ``predicted_s`` and ``predicted_high_s`` are the median
-    and the guarded quantile of the duration. ``work`` may be empty: nothing to do, or nothing that
-    fits; ``idle_s`` then says when to ask again at the latest, None for an arrival.
+    ``limit_reason`` the rule that set it; ``predicted_s`` is the median of the duration. ``work``
+    may be empty: nothing to do, or nothing that fits; ``idle_s`` then says when to ask again at the
+    latest, None for an arrival.
 
     ``refused`` are online requests that admission turns away. ``recall`` are requests whose KV
     comes back from host memory; they run again when it is there. ``restore`` are requests with
@@ -63,7 +63,6 @@ class StepPlan:
     shape: StepShape
     online_shape: StepShape
     predicted_s: float = 0.0
-    predicted_high_s: float = 0.0
     limit_s: float | None = None
     limit_reason: str = ""
     idle_s: float | None = None

@@ -219,7 +219,8 @@ class Scheduler:
     def commit(self, plan: StepPlan, outcome: StepOutcome) -> None:
         """A step ended: tokens arrive, requests finish, the models and accounts learn."""
         state = self._state
-        offline = plan.shape != plan.online_shape or bool(plan.piggyback)
+        same = plan.shape is plan.online_shape or plan.shape == plan.online_shape
+        offline = not same or bool(plan.piggyback)
         duration_s = outcome.ended_s - outcome.started_s
         base_s = self._base_s(plan, duration_s) if offline else duration_s
         offline_s = duration_s - base_s if offline else 0.0
@@ -238,12 +239,7 @@ class Scheduler:
             account.on_step(times)
         for listener in self._listeners:
             listener.on_commit(plan, outcome)
-        for request_id, tokens in outcome.tokens.items():
-            request = state.requests.get(request_id)
-            if request is not None and tokens:
-                if request_id in state.on_cpu:
-                    self._count_on_cpu(request, tokens)
-                self._token(request, tokens, outcome.ended_s)
+        self._tokens(outcome)
         for request_id in outcome.finished:
             request = state.requests.get(request_id)
             if request is not None:
@@ -309,14 +305,11 @@ class Scheduler:
     ) -> StepPlan:
         state = self._state
         shape = draft.shape
-        planned = {work.request_id for work in draft.work} | draft.preempted
         idle_s = limit.idle_s
         if state.lane is not None:
-            planned.update(state.lane.landing)
             next_s = state.lane.next_s
             if next_s is not None:
                 idle_s = min(inf if idle_s is None else idle_s, max(next_s - load.now_s, 0.0))
-        held = tuple([name for name in state.running if name not in planned])
         predicted_s = 0.0 if shape.is_empty else self._model.predict(shape)
         if taken.counts:
             predicted_s = max(predicted_s, self._model.fixed_s) + taken.seconds
@@ -327,11 +320,10 @@ class Scheduler:
             now_s=load.now_s,
             work=tuple(draft.work),
             preempt=tuple(draft.preempt),
-            held=held,
+            held=self._held(draft),
             shape=shape,
             online_shape=online_shape,
             predicted_s=predicted_s,
-            predicted_high_s=self._model.high(predicted_s, 0.95),
             limit_s=limit.seconds,
             limit_reason=limit.reason,
             idle_s=idle_s if waits else None,
@@ -341,6 +333,16 @@ class Scheduler:
             piggyback=taken.counts,
             piggyback_s=taken.seconds,
         )
+
+    def _held(self, draft: StepDraft) -> tuple[RequestId, ...]:
+        """Running requests that neither work in the step nor give way."""
+        state = self._state
+        if len(draft.work) - draft.admitted == len(state.running):  # the rule: all of them work
+            return ()
+        planned = {work.request_id for work in draft.work} | draft.preempted
+        if state.lane is not None:
+            planned.update(state.lane.landing)
+        return tuple([name for name in state.running if name not in planned])
 
     def _base_s(self, plan: StepPlan, duration_s: float) -> float:
         if plan.online_shape == EMPTY_SHAPE or plan.predicted_s <= 0:
@@ -367,15 +369,17 @@ class Scheduler:
             elif first:
                 counters.offline_hit_tokens += work.hit_tokens
                 counters.offline_prompt_tokens += request.prompt_tokens
-        request.computed_tokens += work.tokens
-        state.inflight.advance(request)
+        computed = request.computed_tokens = request.computed_tokens + work.tokens
+        if request.id in state.inflight.leading:
+            state.inflight.advance(request)
         if not request.is_online:
             counters.offline_computed_tokens += work.tokens
             # What is computed again after a preemption was served before.
-            served = request.computed_tokens - request.served_tokens
-            counters.offline_served_tokens += max(served, 0)
-            request.served_tokens = max(request.served_tokens, request.computed_tokens)
-        if request.computed_tokens == request.known_tokens:
+            served = computed - request.served_tokens
+            if served > 0:
+                counters.offline_served_tokens += served
+                request.served_tokens = computed
+        if computed == request.prompt_tokens + request.output_tokens:
             request.output_tokens += 1  # in flight until committed
 
     def _admit(self, request: Request, computed_tokens: int) -> None:
@@ -400,23 +404,33 @@ class Scheduler:
         else:
             state.resuming[request.id] = request
 
-    def _token(self, request: Request, tokens: int, now_s: float) -> None:
-        accounts = self._budget.accounts
-        if request.is_online:
-            self._state.counters.online_tokens += tokens
+    def _tokens(self, outcome: StepOutcome) -> None:
+        requests, on_cpu, ended_s = self._state.requests, self._state.on_cpu, outcome.ended_s
+        for request_id, tokens in outcome.tokens.items():
+            request = requests.get(request_id)
+            if request is None or not tokens:
+                continue
+            if request_id in on_cpu:
+                self._count_on_cpu(request, tokens)
+            if request.is_online:
+                self._online_token(request, tokens, ended_s)
             if request.first_token_s is None:
-                for account in accounts:
-                    account.on_first_token(now_s - request.arrival_s, request.offline_delay_s)
-            elif request.last_token_s is not None:
-                for account in accounts:
-                    account.on_token(now_s - request.last_token_s, self._last_offline_s)
-            if self._tpot_s is not None:
-                due_s = request.arrival_s + request.output_tokens * self._tpot_s
-                for account in accounts:
-                    account.on_lateness(now_s - due_s)
+                request.first_token_s = ended_s
+            request.last_token_s = ended_s
+
+    def _online_token(self, request: Request, tokens: int, now_s: float) -> None:
+        accounts = self._budget.accounts
+        self._state.counters.online_tokens += tokens
         if request.first_token_s is None:
-            request.first_token_s = now_s
-        request.last_token_s = now_s
+            for account in accounts:
+                account.on_first_token(now_s - request.arrival_s, request.offline_delay_s)
+        elif request.last_token_s is not None:
+            for account in accounts:
+                account.on_token(now_s - request.last_token_s, self._last_offline_s)
+        if self._tpot_s is not None:
+            due_s = request.arrival_s + request.output_tokens * self._tpot_s
+            for account in accounts:
+                account.on_lateness(now_s - due_s)
 
     def _count_on_cpu(self, request: Request, tokens: int) -> None:
         """Tokens of the CPU lane: known and computed grow by as many."""
