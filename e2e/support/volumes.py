@@ -6,6 +6,7 @@ Restricted pod security refuses a pod's own hostPath, so they stand in Persisten
 from __future__ import annotations
 
 import shutil
+import sys
 import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 ENGINE_FOLDER = "/opt/engine"
 BYTECODE_FOLDER = "/opt/bytecode"
+IMAGE_PYTHON = (3, 11)  # Debian 12's
 WRITABLE = 0o777  # pods have users of their own, and hostPath knows no fsGroup
 
 
@@ -60,5 +62,15 @@ def empty_folder(path: Path) -> Path:
 
 
 def engine_packages() -> Path:
-    """The folder of this environment's packages, vLLM and torch among them."""
+    """The folder of this environment's packages, vLLM and torch among them.
+
+    Raises:
+        RuntimeError: they are for another Python than the images'.
+    """
+    if sys.version_info[:2] != IMAGE_PYTHON:
+        raise RuntimeError(
+            f"pods mount this environment's packages, and the images have Python "
+            f"{'.'.join(map(str, IMAGE_PYTHON))}: make the environment with it "
+            f"(PYTHON=/path/to/python3.11 make setup)"
+        )
     return Path(sysconfig.get_path("purelib"))
