@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from weir_operator.api.crd import DEFINITIONS, manifest
-from weir_operator.planning.reasons import BATCH_JOB_REASONS, LLM_SERVICE_REASONS, Reason
+from weir_operator.planning.job_reasons import BATCH_JOB_REASONS
+from weir_operator.planning.llmservice_reasons import LLM_SERVICE_REASONS
+from weir_operator.planning.reasons import Reason
 
 Row = tuple[str, ...]
 SPEC_HEADER: Row = ("field", "type", "default", "meaning")

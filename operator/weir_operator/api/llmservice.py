@@ -5,19 +5,15 @@ from __future__ import annotations
 from pydantic import ConfigDict, Field
 
 from weir_operator.api.base import ApiModel, list_map, rule, with_rules
-from weir_operator.api.llmservice_parts import (
+from weir_operator.api.llmservice_operation import (
     Autoscaling,
-    Colocation,
-    Engine,
-    Model,
     Monitoring,
     NetworkAccess,
     PodDisruptionBudget,
     PodTemplate,
-    Resources,
     Rollout,
-    Slo,
 )
+from weir_operator.api.llmservice_parts import Colocation, Engine, Model, Resources, Slo
 from weir_operator.api.llmservice_status import LLMServiceStatus
 
 _GPU = "'nvidia.com/gpu'"

@@ -17,9 +17,9 @@ from weir_operator.planning.job_context import (
     context_of,
     put_request,
 )
+from weir_operator.planning.job_reasons import BatchJobReasons as Reasons
 from weir_operator.planning.kinds import BATCH_JOB, FINALIZER, MANAGED_BY, PAUSED_ANNOTATION
 from weir_operator.planning.observed import BatchReport, ObservedBatchJob
-from weir_operator.planning.reasons import Job as Reasons
 from weir_operator.planning.service_telemetry import without_none
 from weir_operator.planning.types import CancelBatch, ChildRef, ControlPlaneRequest, Manifest, Plan
 

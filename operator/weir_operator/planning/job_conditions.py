@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from weir_operator.planning.conditions import Finding, rfc3339
 from weir_operator.planning.job_context import ENDED, JobContext
+from weir_operator.planning.job_reasons import BatchJobReasons as Reasons
 from weir_operator.planning.observed import BatchReport, Refusal
-from weir_operator.planning.reasons import Job as Reasons
 from weir_operator.planning.reasons import Reason
 
 BAD_REQUEST, CONFLICT, TOO_MANY, FORBIDDEN = 400, 409, 429, 403

@@ -12,9 +12,9 @@ from weir_operator.planning.children.agent_settings import not_carried
 from weir_operator.planning.conditions import Finding, conditions_of, events, written
 from weir_operator.planning.context import ServiceContext, context_of
 from weir_operator.planning.kinds import CHILD_KINDS, DEPLOYMENT, PAUSED_ANNOTATION, SCALED_OBJECT
+from weir_operator.planning.llmservice_reasons import LlmServiceReasons as Reasons
 from weir_operator.planning.observed import ObservedLLMService
 from weir_operator.planning.pods import registered
-from weir_operator.planning.reasons import LlmService as Reasons
 from weir_operator.planning.types import (
     ChildRef,
     ControlPlaneRequest,

@@ -7,8 +7,8 @@ from typing import Any
 
 from weir_operator.planning.conditions import Finding
 from weir_operator.planning.context import ServiceContext
+from weir_operator.planning.llmservice_reasons import LlmServiceReasons as Reasons
 from weir_operator.planning.observed import ObservedLLMService, PodReport
-from weir_operator.planning.reasons import LlmService as Reasons
 from weir_operator.planning.types import PodIdentity, RegisterPods
 
 MAX_PODS = 1_000

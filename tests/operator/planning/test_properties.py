@@ -25,8 +25,10 @@ from tests.operator.planning.worlds import (
 )
 from weir_operator.planning.batchjob import plan_batchjob
 from weir_operator.planning.conditions import rfc3339
+from weir_operator.planning.job_reasons import BATCH_JOB_REASONS
 from weir_operator.planning.kinds import FINALIZER
 from weir_operator.planning.llmservice import plan_llmservice
+from weir_operator.planning.llmservice_reasons import LLM_SERVICE_REASONS
 from weir_operator.planning.observed import (
     BatchReport,
     ObservedBatchJob,
@@ -35,7 +37,6 @@ from weir_operator.planning.observed import (
     Refusal,
     ServiceReport,
 )
-from weir_operator.planning.reasons import BATCH_JOB_REASONS, LLM_SERVICE_REASONS
 from weir_operator.planning.types import CancelBatch, Plan, RegisterPods, ReleaseService
 
 HPA = {"type": "HPA", "maxReplicas": 4, "metrics": [{"type": "Resource"}]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weir_operator.api.llmservice_parts import Autoscaling
+from weir_operator.api.llmservice_operation import Autoscaling
 from weir_operator.planning.context import ServiceContext
 from weir_operator.planning.kinds import API_VERSION, HPA, LLM_SERVICE, SCALED_OBJECT
 from weir_operator.planning.types import Manifest
