@@ -16,7 +16,7 @@ NEW_CONNECTION = {"Connection": "close"}  # else one pod would get them all
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """A request that was not answered; ``at_s`` is the monotonic time of its start."""
+    """A request that was not answered; ``at_s`` is the monotonic time at which that was known."""
 
     at_s: float
     error: str
@@ -56,17 +56,16 @@ class Traffic:
             self._thread.join()
 
     def failures_outside(self, begin_s: float, end_s: float) -> list[Failure]:
-        """The failures of requests that began before or after a span of monotonic time."""
+        """The failures before and after a span of monotonic time."""
         return [failed for failed in self.failures if not begin_s <= failed.at_s <= end_s]
 
     def _run(self) -> None:
         with OpenAI(base_url=self._url, api_key="unused", max_retries=0, timeout=60) as client:
             while not self._ended.wait(PAUSE_S):
-                started_s = time.monotonic()
                 try:
                     chat(client, self._model)
                 except OpenAIError as error:
                     cause = f" ({error.__cause__!r})" if error.__cause__ else ""
-                    self.failures.append(Failure(at_s=started_s, error=f"{error!r}{cause}"))
+                    self.failures.append(Failure(at_s=time.monotonic(), error=f"{error!r}{cause}"))
                 else:
                     self.answers += 1
