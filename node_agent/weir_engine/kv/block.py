@@ -3,6 +3,8 @@
 Order of eviction belongs to ``free_list``, lookup by hash to ``prefix_index``.
 """
 
+from collections.abc import Iterable
+
 from weir_engine.errors import InvariantError
 from weir_engine.ids import BlockHash
 
@@ -51,6 +53,28 @@ class BlockTable:
             if first:
                 self.offline_only += 1
             self._offline[block] += 1
+
+    def take_all(self, blocks: Iterable[int], *, online: bool) -> None:
+        """Count one more reference of that class to each of different blocks."""
+        references, adopted = self.references, self._adopted
+        counts = self._online if online else self._offline
+        for block in blocks:
+            first = not references[block]
+            references[block] += 1
+            counts[block] += 1
+            if not online:
+                self.offline_only += first
+            elif not adopted[block]:
+                self.offline_only -= not first
+                adopted[block] = 1
+
+    def release_all(self, blocks: Iterable[int], *, online: bool) -> list[int]:
+        """Count one reference less to each of some blocks; those that have none left, in order.
+
+        Raises:
+            InvariantError: the class has no reference to give back.
+        """
+        return [block for block in blocks if self.release(block, online=online)]
 
     def release(self, block: int, *, online: bool) -> bool:
         """Count one reference less; True when none is left.

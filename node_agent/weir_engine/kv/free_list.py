@@ -28,12 +28,14 @@ class ClassedFreeList:
         "_guard_blocks",
         "_guard_rank",
         "_guarded",
+        "_known",
         "_labels",
         "_next",
         "_policy",
         "_prev",
         "_ranks",
         "_total",
+        "_uncached_rank",
         "num_free",
     )
 
@@ -52,7 +54,9 @@ class ClassedFreeList:
         self._next = [_NOT_FREE] * total_blocks + ring_heads
         self._prev = [_NOT_FREE] * total_blocks + ring_heads
         self._labels = [UNCACHED] * total_blocks
-        self._ranks = [self._policy.rank(UNCACHED)] * total_blocks
+        self._uncached_rank = self._policy.rank(UNCACHED)
+        self._ranks = [self._uncached_rank] * total_blocks
+        self._known: dict[tuple[bool, bool, int, bool], tuple[BlockLabel, int]] = {}
         self._filled = 0  # bit r is set while rank r holds a block
         guard_rank = self._policy.guard_rank
         self._guard_rank = _NO_RANK if guard_rank is None else guard_rank
@@ -150,7 +154,8 @@ class ClassedFreeList:
         self._unlink(block)
         self.num_free -= 1
         if self._labels[block] is not UNCACHED:
-            self._set_label(block, UNCACHED)
+            self._labels[block] = UNCACHED
+            self._ranks[block] = self._uncached_rank
         return block
 
     def popleft_n(self, blocks: int) -> list[int]:
@@ -171,19 +176,19 @@ class ClassedFreeList:
 
     def mark_cached(self, block: int, *, online: bool, references: int) -> None:
         """The block now holds computed KV under a hash, written by a request of that class."""
-        self._relabel(block, BlockLabel(cached=True, online=online, references=references))
+        self._relabel(block, (True, online, references, False))
 
     def mark_online(self, block: int) -> None:
         """An online request adopts the block: it is online's until its hash is reset."""
-        label = self._labels[block]
-        if not label.online:
-            self._relabel(block, label._replace(online=True))
+        cached, online, references, aged = self._labels[block]
+        if not online:
+            self._relabel(block, (cached, True, references, aged))
 
     def set_references(self, block: int, references: int) -> None:
         """So many waiting offline requests want the hash that the block holds now."""
-        label = self._labels[block]
-        if label.references != references:
-            self._relabel(block, BlockLabel(label.cached, label.online, references, label.aged))
+        cached, online, before, aged = self._labels[block]
+        if before != references:
+            self._relabel(block, (cached, online, references, aged))
 
     def reset(self, block: int) -> None:
         """The block's hash is gone: what it holds is worth nothing."""
@@ -201,27 +206,33 @@ class ClassedFreeList:
     def _age(self) -> None:
         while self._guarded > self._guard_blocks:
             block = self._next[self._total + self._guard_rank]
-            self._relabel(block, self._labels[block]._replace(aged=True))
+            cached, online, references, _ = self._labels[block]
+            self._relabel(block, (cached, online, references, True))
 
     def _rejuvenate(self, block: int) -> None:
-        self._set_label(block, self._labels[block]._replace(aged=False))
+        cached, online, references, _ = self._labels[block]
+        self._labels[block], self._ranks[block] = self._ranked((cached, online, references, False))
 
-    def _relabel(self, block: int, label: BlockLabel) -> None:
-        old_rank = self._ranks[block]
-        self._set_label(block, label)
-        rank = self._ranks[block]
-        if rank == old_rank or self._next[block] == _NOT_FREE:
+    def _relabel(self, block: int, label: tuple[bool, bool, int, bool]) -> None:
+        self._labels[block], rank = self._known.get(label) or self._ranked(label)
+        if rank == self._ranks[block]:
             return
-        self._ranks[block] = old_rank  # unlinking looks at the rank that it is in
-        self._unlink(block)
+        if self._next[block] == _NOT_FREE:
+            self._ranks[block] = rank
+            return
+        self._unlink(block)  # from the rank that it is in
         self._ranks[block] = rank
         self._link(block, self._prev[self._total + rank], rank)
         if rank == self._guard_rank:
             self._age()
 
-    def _set_label(self, block: int, label: BlockLabel) -> None:
-        self._labels[block] = label
-        self._ranks[block] = self._policy.rank(label)
+    def _ranked(self, label: tuple[bool, bool, int, bool]) -> tuple[BlockLabel, int]:
+        """A label and its rank, made once: blocks are relabelled by the hundred, labels are few."""
+        known = self._known.get(label)
+        if known is None:
+            made = BlockLabel(*label)
+            known = self._known[label] = (made, self._policy.rank(made))
+        return known
 
     # -- links ------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ Used by the simulator and by weir_torch; under vLLM its own block pool takes thi
 admit or preempt is the scheduler's decision: an allocation that does not fit is an error here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -247,12 +247,10 @@ class KvManager:
         if holding is None:
             return 0
         self._changed()
-        released = 0
-        for block in reversed(holding.blocks):  # the end of a prefix is evicted before its start
-            if self._table.release(block, online=holding.online):
-                self._free.append(block)
-                released += 1
-        return released
+        # The end of a prefix is evicted before its start.
+        released = self._table.release_all(holding.blocks[::-1], online=holding.online)
+        self._free.append_n(released)
+        return len(released)
 
     def preempt(self, request: Request) -> int:
         """Take all blocks of a running request that will resume; returns how many became free.
@@ -328,9 +326,9 @@ class KvManager:
         for block in found:
             if not references[block]:
                 self._free.remove(block)
-            self._table.take(block, online=online)
             if online:
                 self._free.mark_online(block)
+        self._table.take_all(found, online=online)
         self._waiting.remove(request.id)
         taken = self._take_fresh(request, fresh, at=expected)
         self._holdings[request.id] = Holding(online=online, blocks=found + taken, hashed=expected)
@@ -360,7 +358,7 @@ class KvManager:
                 self._index.drop(block_hash, block)
                 hashes[block] = None
                 self._evicted_cached += 1
-            self._table.take(block, online=request.is_online)
+        self._table.take_all(blocks, online=request.is_online)
         self._changed()
         return blocks
 
@@ -370,8 +368,10 @@ class KvManager:
         self._table.hashes[block] = block_hash
         self._free.mark_cached(block, online=online, references=self._waiting.count(block_hash))
 
-    def _on_references(self, block_hash: BlockHash, references: int) -> None:
-        block = self._index.get(block_hash)
-        if block is not None:
-            self._free.set_references(block, references)
-            self._next_evicted.clear()
+    def _on_references(self, hashes: Sequence[BlockHash], counts: Mapping[BlockHash, int]) -> None:
+        find, free = self._index.get, self._free
+        for block_hash in hashes:
+            block = find(block_hash)
+            if block is not None:
+                free.set_references(block, counts.get(block_hash, 0))
+        self._next_evicted.clear()

@@ -3,20 +3,20 @@
 Which blocks hold a hash is the listener's business.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from weir_engine.errors import DuplicateRequestError
 from weir_engine.ids import BlockHash, RequestId
 
-ReferenceListener = Callable[[BlockHash, int], None]
-"""Told a hash and its new count, for every hash of the request that came or went."""
+ReferenceListener = Callable[[Sequence[BlockHash], Mapping[BlockHash, int]], None]
+"""Told the hashes of the request that came or went, and the counts of all (absent: none)."""
 
 
 class ReferenceCounter:
     """Counts of waiting or windowed offline requests, by block hash of their prompts.
 
     A request is added when it becomes known and removed when it starts, ends or is handed back.
-    The listener hears of hashes from the end of the prompt to its start, so that of equally ranked
+    The listener gets hashes from the end of the prompt to its start, so that of equally ranked
     blocks the start of a prefix is re-ranked last and evicted last.
 
     Source: Echo §4.2, reference counts. Echo also counts running requests; their blocks are held,
@@ -59,7 +59,8 @@ class ReferenceCounter:
         counts = self._counts
         for block_hash in hashes:
             counts[block_hash] = counts.get(block_hash, 0) + 1
-        self._tell(hashes)
+        if self._listener is not None:
+            self._listener(hashes[::-1], counts)
 
     def remove(self, request_id: RequestId) -> bool:
         """Count a request no longer; False if it was not counted, which is no error."""
@@ -73,11 +74,6 @@ class ReferenceCounter:
                 counts[block_hash] = left
             else:
                 del counts[block_hash]
-        self._tell(hashes)
+        if self._listener is not None:
+            self._listener(hashes[::-1], counts)
         return True
-
-    def _tell(self, hashes: Iterable[BlockHash]) -> None:
-        if self._listener is None:
-            return
-        for block_hash in reversed(tuple(hashes)):
-            self._listener(block_hash, self._counts.get(block_hash, 0))

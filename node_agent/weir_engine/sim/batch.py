@@ -4,7 +4,7 @@ One planned step stands for several equal steps of the engine, in units of as ma
 scheduler and the KV manager are the production ones and know nothing of it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -82,8 +82,8 @@ class BatchKv(KvManager):
         self._walked = 0
 
     @override
-    def _on_references(self, block_hash: BlockHash, references: int) -> None:
-        super()._on_references(block_hash, references)
+    def _on_references(self, hashes: Sequence[BlockHash], counts: Mapping[BlockHash, int]) -> None:
+        super()._on_references(hashes, counts)
         self._walked = 0
 
 

@@ -1,5 +1,7 @@
 """Counts of waiting requests by hash."""
 
+from collections.abc import Mapping, Sequence
+
 from weir_engine.ids import BlockHash, RequestId
 from weir_engine.kv.references import ReferenceCounter
 
@@ -29,8 +31,8 @@ def test_removing_twice_counts_once() -> None:
 def test_the_listener_hears_new_counts_from_the_end_of_the_prompt() -> None:
     heard: list[tuple[BlockHash, int]] = []
 
-    def listen(block_hash: BlockHash, count: int) -> None:
-        heard.append((block_hash, count))
+    def listen(hashes: Sequence[BlockHash], counts: Mapping[BlockHash, int]) -> None:
+        heard.extend((block_hash, counts.get(block_hash, 0)) for block_hash in hashes)
 
     counter = ReferenceCounter(listen)
     counter.add(_A, [1, 2])
