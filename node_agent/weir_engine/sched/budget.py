@@ -69,8 +69,8 @@ class StaticBudget:
 class SloBudget:
     """The tightest limit of one account an objective.
 
-    Without an objective on what a step lengthens, ``longest_s`` (default: twenty fixed costs)
-    ends it.
+    Without an objective on what a step lengthens, ``longest_s`` ends it (default: twenty fixed
+    costs, or the longest step that a percentile of TBT allows if that is more).
 
     Source: design §3, "How a budget becomes a step".
     """
@@ -81,6 +81,9 @@ class SloBudget:
         self._accounts: dict[Slo, Account] = {slo: _account(slo, slos, model) for slo in slos}
         self._ordered = tuple(self._accounts.values())
         self._longest_s = longest_s
+        self._tail_s = min(
+            (s.threshold_s for s in slos if s.metric is Metric.TBT and not s.is_mean), default=0.0
+        )
 
     @property
     def accounts(self) -> Sequence[Account]:
@@ -99,7 +102,7 @@ class SloBudget:
 
     def step_limit(self, load: OnlineLoad) -> StepLimit:
         """The tightest; ties go to the objective named first."""
-        longest_s = self._longest_s or _LONGEST_STEPS * load.idle_step_s
+        longest_s = self._longest_s or max(self._tail_s, _LONGEST_STEPS * load.idle_step_s)
         tightest = StepLimit(seconds=longest_s, reason="longest") if longest_s > 0 else NO_LIMIT
         for account in self._ordered:
             limit = account.step_limit(load)

@@ -1,14 +1,17 @@
 """Measured latency against its threshold, as factors on what may be spent. Pure controllers."""
 
 _STEP = 0.04
+# Steps over which the average number of samples in a step is taken.
+_STEPS = 50
 
 
 class TailFeedback:
     """A factor on a latency budget that keeps a percentile at its threshold.
 
-    Each sample over the threshold lowers the factor by a step, each one under it raises it by the
-    share that balances at ``allowed`` samples over (Robbins-Monro quantile tracking). Starts at 1;
-    stays within ``[low, high]``.
+    Each sample over the threshold lowers the factor, each one under it raises it by the share that
+    balances at ``allowed`` samples over (Robbins-Monro quantile tracking). The samples of one
+    engine step are late together, so a step of average size moves the factor like one sample,
+    however many requests decode in it. Starts at 1; stays within ``[low, high]``.
 
     Source: Weir (design: step budget, feedback on measured tail).
     """
@@ -17,11 +20,26 @@ class TailFeedback:
         self._allowed = allowed
         self._low = low
         self._high = high
+        self._samples = 0
+        self._over = 0
+        self._average = 0.0
+        self._steps = 0
         self.factor = min(1.0, high)
 
     def observe(self, *, over: bool) -> None:
-        """Account for one sample."""
-        change = -_STEP * (1 - self._allowed) if over else _STEP * self._allowed
+        """Take one sample of the step that ended."""
+        self._samples += 1
+        self._over += over
+
+    def end_step(self) -> None:
+        """Account for the samples taken since the last call."""
+        samples, over = self._samples, self._over
+        if not samples:
+            return
+        self._samples = self._over = 0
+        self._steps = min(self._steps + 1, _STEPS)
+        self._average += (samples - self._average) / self._steps
+        change = _STEP * (self._allowed * samples - over) / self._average
         self.factor = min(self._high, max(self._low, self.factor + change))
 
 

@@ -34,7 +34,7 @@ from weir_engine.sched.state import Counters, SchedulerState
 
 # A decode that is held back stays back for this many steps: requests that leave and rejoin the
 # running batch cost the engine time.
-_HOLD_STEPS = 8
+_HOLD_STEPS = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,13 +4,13 @@ from math import inf
 
 from weir_engine.config import Slo
 from weir_engine.latency.models import LatencyModel
-from weir_engine.sched.account import NO_LIMIT, OnlineLoad, QuietAccount, StepLimit
+from weir_engine.sched.account import NO_LIMIT, OnlineLoad, QuietAccount, StepLimit, StepTimes
 from weir_engine.sched.feedback import TailFeedback
 
 # Share of the SLO's own tail that planning aims at; the rest is for what no plan foresees.
-_TAIL_SHARE = 0.7
+_TAIL_SHARE = 0.5
 # A percentile budget is the median that keeps this residual quantile within the threshold.
-_GUARD_QUANTILE = 0.9
+_GUARD_QUANTILE = 0.95
 # The bank must hold this many average tokens' worth of threshold for each decoder before it is
 # spent, and is spent down to a share of that: long episodes, since requests that leave and rejoin
 # the running batch cost the engine time.
@@ -72,6 +72,10 @@ class TailTbtAccount(QuietAccount):
         if self._whole_prefill:  # what a whole prefill made late was paid for
             over = over and tbt_s - offline_delay_s <= threshold_s
         self._feedback.observe(over=over)
+
+    def on_step(self, times: StepTimes) -> None:  # noqa: ARG002
+        """Closes the tokens of the step before."""
+        self._feedback.end_step()
 
     def set_client_delay(self, delay_s: float) -> None:
         """Lowers the threshold, to no less than half."""

@@ -4,7 +4,7 @@ from math import inf
 
 from weir_engine.config import Slo
 from weir_engine.latency.models import LatencyModel
-from weir_engine.sched.account import OnlineLoad, QuietAccount, StepLimit
+from weir_engine.sched.account import OnlineLoad, QuietAccount, StepLimit, StepTimes
 from weir_engine.sched.feedback import TailFeedback
 
 _GUARD_QUANTILE = 0.9
@@ -44,3 +44,7 @@ class TailTpotAccount(QuietAccount):
     def on_lateness(self, late_s: float) -> None:
         """Feeds the tail."""
         self._feedback.observe(over=late_s > self._ttft_s)
+
+    def on_step(self, times: StepTimes) -> None:  # noqa: ARG002
+        """Closes the tokens of the step before."""
+        self._feedback.end_step()

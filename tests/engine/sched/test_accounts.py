@@ -25,6 +25,15 @@ def load(now_s: float = 0.0, **fields: Any) -> OnlineLoad:  # noqa: ANN401 - any
     return OnlineLoad(now_s=now_s, idle_step_s=0.01, **fields)
 
 
+def late_steps(account: TailTbtAccount, *, steps: int, offline_delay_s: float) -> None:
+    """Steps whose only token comes 0.12 s after the one before."""
+    for number in range(steps):
+        account.on_token(0.12, offline_delay_s=offline_delay_s)
+        account.on_step(
+            StepTimes(ended_s=number * 0.12, duration_s=0.12, base_s=0.04, offline=True)
+        )
+
+
 class TestTailTbt:
     def test_the_decoder_that_waits_longest_sets_the_limit(self) -> None:
         account = TailTbtAccount(slo(Metric.TBT, "p99", 0.1), exact_model())
@@ -40,14 +49,12 @@ class TestTailTbt:
         account = TailTbtAccount(slo(Metric.TBT, "p99", 0.1), exact_model())
         busy = load(decoders=1, earliest_token_s=0.0)
         before = account.step_limit(busy).seconds
-        for _ in range(5):
-            account.on_token(0.12, offline_delay_s=0.08)
+        late_steps(account, steps=5, offline_delay_s=0.08)
         assert account.step_limit(busy).seconds < before
         fair = TailTbtAccount(
             slo(Metric.TBT, "p99", 0.1), exact_model(), whole_prefill=True
         )  # a whole prefill made these late, and its credit paid for them
-        for _ in range(5):
-            fair.on_token(0.12, offline_delay_s=0.0)
+        late_steps(fair, steps=5, offline_delay_s=0.0)
         assert fair.step_limit(busy).seconds >= before
 
     def test_never_plans_a_late_token_however_good_the_tail(self) -> None:
@@ -191,6 +198,13 @@ class TestBudget:
         limit = budget.step_limit(load(decoders=1, earliest_token_s=0.0))
         assert limit.reason == "tbt-tail"
         assert budget.step_limit(load()).reason == "longest"
+
+    def test_a_step_that_a_percentile_allows_is_not_cut_shorter(self) -> None:
+        budget = SloBudget((slo(Metric.TBT, "p99", 0.5),), exact_model())
+        limit = budget.step_limit(load(decoders=1, earliest_token_s=0.0))
+        assert limit.seconds == pytest.approx(0.5, rel=0.01)
+        assert limit.reason == "tbt-tail"
+        assert budget.step_limit(load()).seconds == pytest.approx(0.5)
 
     def test_without_objectives_a_step_still_ends(self) -> None:
         assert SloBudget((), exact_model()).step_limit(load()).seconds == pytest.approx(0.2)
