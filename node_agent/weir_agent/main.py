@@ -48,6 +48,8 @@ def run(settings: AgentSettings | None = None, engine_args: Sequence[str] | None
 
 def _supervise(settings: AgentSettings | None, engine_args: Sequence[str] | None) -> int:
     settings = settings or load_settings()
+    engine_args = settings.engine_args if engine_args is None else engine_args
+    _require_model(engine_args)
     configure_logging(settings.log_level)
     lock = _own(settings.data_dir)
     prepare_environment()
@@ -59,7 +61,7 @@ def _supervise(settings: AgentSettings | None, engine_args: Sequence[str] | None
         ) from error
     from weir_agent.vllm_bridge import arguments  # noqa: PLC0415 - imports vLLM
 
-    args = arguments.parse(settings, settings.engine_args if engine_args is None else engine_args)
+    args = arguments.parse(settings, engine_args)
     try:
         bound = bind(settings.host, settings.port)
     except OSError as error:
@@ -78,6 +80,19 @@ def _supervise(settings: AgentSettings | None, engine_args: Sequence[str] | None
     finally:
         bound.close()
         os.close(lock)
+
+
+def _require_model(engine_args: Sequence[str]) -> None:
+    """Looks for what vLLM would fill with a model of its own, before anything heavy is imported.
+
+    Raises:
+        SettingsError: no model is named.
+    """
+    if not any(part == "--model" or part.startswith("--model=") for part in engine_args):
+        raise SettingsError(
+            "engine_args: --model is missing: give the folder or the name of a model "
+            "(set WEIR_ENGINE_ARGS)"
+        )
 
 
 def _serve(

@@ -31,8 +31,6 @@ def parse(settings: AgentSettings, engine_args: Sequence[str]) -> Any:
 
     parser.error = refuse
     args = parser.parse_args(list(engine_args))
-    if not any(part == "--model" or part.startswith("--model=") for part in engine_args):
-        refuse("--model is missing: give the folder or the name of a model")
     try:
         validate_parsed_serve_args(args)
     except (ValueError, TypeError, KeyError) as error:
