@@ -162,6 +162,7 @@ class TailTtftAccount(QuietAccount):
         threshold_s = self._threshold_s - self._delay_s
         # A request that would have been late anyway says nothing about offline work.
         self._feedback.observe(over=base_s <= threshold_s < ttft_s)
+        self._feedback.end_step()  # each request is a sample of its own
 
     def set_client_delay(self, delay_s: float) -> None:
         """Lowers the threshold, to no less than half."""

@@ -180,6 +180,13 @@ class TestTailTtft:
         account = TailTtftAccount(slo(Metric.TTFT, "p99", 1.0, reference_s=1.0))
         assert account.step_limit(load()).seconds == pytest.approx(0.02)
 
+    def test_requests_that_offline_work_made_late_shrink_the_limit(self) -> None:
+        account = TailTtftAccount(slo(Metric.TTFT, "p99", 1.0, reference_s=0.5))
+        before = account.step_limit(load()).seconds
+        for _ in range(3):
+            account.on_first_token(1.1, offline_delay_s=0.3)
+        assert account.step_limit(load()).seconds < before
+
 
 class TestTailTpot:
     def test_deadline_is_cumulative_from_arrival(self) -> None:
