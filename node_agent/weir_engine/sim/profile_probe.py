@@ -20,6 +20,11 @@ class ProfileProbe:
         step = self._timing.step(StepBatch(tokens, ((tokens, 0),), 0, 0, 0, 0))
         return self._noisy(step.dense_s, step.std_s, step.sequential_s)
 
+    def transfers(self, tokens: int) -> float:
+        """All-reduces and sends of a step of that many tokens."""
+        step = self._timing.step(StepBatch(tokens, ((tokens, 0),), 0, 0, 0, 0))
+        return self._noisy(step.network_s, step.std_s, step.sequential_s)
+
     def prefill_attention(self, new_tokens: int, computed_tokens: int) -> float:
         """One prefill's attention."""
         step = self._timing.step(
@@ -27,13 +32,22 @@ class ProfileProbe:
         )
         return self._noisy(step.prefill_s, step.std_s, step.sequential_s)
 
-    def decode_attention(self, sequences: int, context_tokens: int, beside_tokens: int) -> float:
-        """What equal decodes add to the attention of a prefill of ``beside_tokens`` (or none)."""
+    def decode_attention(
+        self,
+        sequences: int,
+        context_tokens: int,
+        beside_tokens: int,
+        longest_tokens: int | None = None,
+    ) -> float:
+        """What decodes add to the attention of a prefill of ``beside_tokens`` (or none).
+
+        The mean of uneven ones lies a quarter of the way from the shortest to the longest.
+        """
         total = sequences * context_tokens
         prefills = ((beside_tokens, 0),) if beside_tokens else ()
-        batch = StepBatch(
-            sequences + beside_tokens, prefills, sequences, total, context_tokens, context_tokens
-        )
+        longest = context_tokens if longest_tokens is None else longest_tokens
+        shortest = max(context_tokens - (longest - context_tokens) // 3, 1)
+        batch = StepBatch(sequences + beside_tokens, prefills, sequences, total, shortest, longest)
         step = self._timing.step(batch)
         return self._noisy(step.decode_s, step.std_s, step.sequential_s)
 

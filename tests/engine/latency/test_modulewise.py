@@ -27,22 +27,34 @@ class Device:
     def prefill_attention(self, new_tokens: int, computed_tokens: int) -> float:
         return 1e-5 + 1e-9 * new_tokens * (computed_tokens + new_tokens / 2)
 
-    def decode_attention(self, sequences: int, context_tokens: int, beside_tokens: int) -> float:
-        slower = 1.0 + (0.5 if beside_tokens else 0.0)
-        return slower * sequences * context_tokens * 2e-8 * (1 + 1 / sequences)
+    def transfers(self, tokens: int) -> float:
+        return 1e-3 if tokens < 8 else 4e-3
+
+    def decode_attention(
+        self,
+        sequences: int,
+        context_tokens: int,
+        beside_tokens: int,
+        longest_tokens: int | None = None,
+    ) -> float:
+        """Uneven ones lie a tenth of the way to the longest, beside a prefill three tenths."""
+        slower, share = (1.5, 0.3) if beside_tokens else (1.0, 0.1)
+        longer = share * ((longest_tokens or context_tokens) - context_tokens)
+        return slower * sequences * (context_tokens + longer) * 2e-8 * (1 + 1 / sequences)
 
     def step(self, shape: StepShape) -> float:
         seconds = (
             3e-3
             + self.dense(shape.tokens)
+            + self.transfers(shape.tokens)
             + 2e-5 * (shape.prefill_requests + shape.decode_requests)
         )
         if shape.prefill_requests:
             seconds += 1e-5 * shape.prefill_requests + 1e-9 * shape.prefill_history
         if shape.decode_requests:
             n = shape.decode_requests
-            context = shape.decode_context // n
-            seconds += self.decode_attention(n, context, shape.prefill_tokens)
+            context, longest = shape.decode_context // n, shape.decode_longest
+            seconds += self.decode_attention(n, context, shape.prefill_tokens, longest)
         return seconds
 
 
@@ -153,6 +165,26 @@ def test_a_broken_saved_model_is_refused(
         create("modulewise", {**model.state(), "tables": tables})
 
 
+@pytest.mark.parametrize("prefill", [0, 200])
+def test_one_long_context_among_short_ones_costs_what_was_measured(
+    model: ModulewiseModel, prefill: int
+) -> None:
+    shape = EMPTY_SHAPE if not prefill else EMPTY_SHAPE.with_prefill(prefill, 0)
+    uneven = even = shape
+    for i in range(16):
+        uneven, even = uneven.with_decode(2000 if i == 0 else 400), even.with_decode(500)
+    assert uneven.decode_context == even.decode_context
+    added = model.predict(uneven) - model.predict(even)
+    assert added == pytest.approx(Device().step(uneven) - Device().step(even), rel=0.1)
+
+
+def test_a_step_in_what_the_gpus_send_each_other_is_in_the_table() -> None:
+    tables = ModuleTables.measure(Device(), **LIMITS)
+    for tokens in (1, 7, 8, 9, 300):
+        whole_s = Device().dense(tokens) + Device().transfers(tokens)
+        assert tables.dense_s(tokens) == pytest.approx(whole_s, rel=0.01)
+
+
 def test_a_grid_needs_two_values_on_each_axis() -> None:
     with pytest.raises(ConfigError, match="two or more"):
         Grid(rows=(1,), columns=(1, 2), values=((1.0, 2.0),))
@@ -162,5 +194,5 @@ def test_an_engine_of_one_token_can_be_profiled() -> None:
     tables = ModuleTables.measure(
         Device(), max_batched_tokens=1, max_seqs=1, max_model_len_tokens=1
     )
-    assert tables.dense_s(1) == pytest.approx(Device().dense(1))
+    assert tables.dense_s(1) == pytest.approx(Device().dense(1) + Device().transfers(1))
     assert tables.decode_s(1, 16) == pytest.approx(Device().decode_attention(1, 16, 0), rel=0.01)

@@ -13,6 +13,8 @@ from weir_engine.latency.models.spikes import spike_search, table_of
 
 _REPEATS = 5
 _CONTEXT_STEP = 256
+_LONGEST_OVER_MEAN = 3
+_UNEVEN_MEAN_TOKENS = 1024
 _LINEAR_FROM = 4096  # above, attention grows in proportion: every doubling is enough
 
 
@@ -23,12 +25,25 @@ class ModuleProbe(Protocol):
         """All operators but attention, for that many tokens in a step."""
         ...
 
+    def transfers(self, tokens: int) -> float:
+        """What the GPUs send each other in a step of that many tokens; 0 for one GPU."""
+        ...
+
     def prefill_attention(self, new_tokens: int, computed_tokens: int) -> float:
         """Attention of one prefill."""
         ...
 
-    def decode_attention(self, sequences: int, context_tokens: int, beside_tokens: int) -> float:
-        """What decodes over ``context_tokens`` each add to a prefill of that size, or to none."""
+    def decode_attention(
+        self,
+        sequences: int,
+        context_tokens: int,
+        beside_tokens: int,
+        longest_tokens: int | None = None,
+    ) -> float:
+        """What decodes over ``context_tokens`` each add to a prefill of that size, or to none.
+
+        With ``longest_tokens`` they are uneven: that is their mean, most are shorter, few longer.
+        """
         ...
 
 
@@ -79,23 +94,62 @@ class Grid:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Unevenness:
+    """How far decodes of uneven contexts lie from even ones of their mean towards their longest.
+
+    Shares of 0 to 1 by the number of ``sequences``, ``alone`` and ``beside`` a prefill.
+    """
+
+    sequences: Sequence[int]
+    alone: Sequence[float]
+    beside: Sequence[float]
+
+    def share(self, sequences: int, *, beside: bool) -> float:
+        """For that many decodes; the last one goes on."""
+        axis, values = self.sequences, self.beside if beside else self.alone
+        i, part = _place(axis, min(sequences, axis[-1]))
+        return values[i] + (values[i + 1] - values[i]) * part
+
+    def plain(self) -> dict[str, object]:
+        """As lists, for a saved profile."""
+        return {
+            "sequences": list(self.sequences),
+            "alone": list(self.alone),
+            "beside": list(self.beside),
+        }
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Sequence[float]]) -> Self:
+        """What ``plain`` gave."""
+        return cls(
+            sequences=[int(n) for n in plain["sequences"]],
+            alone=[float(v) for v in plain["alone"]],
+            beside=[float(v) for v in plain["beside"]],
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ModuleTables:
     """Seconds of each kind of module over all layers.
 
-    ``dense[n]`` for n tokens; ``prefill`` by (new tokens of a request, tokens before them);
-    ``decode`` by (sequences, context of each); ``beside`` the same in a step with a prefill of so
-    many new tokens, for two sizes of it: where one kernel does both, decodes cost more there.
+    ``dense[n]`` for n tokens, transfers between GPUs included; ``prefill`` by (new tokens of a
+    request, tokens before them); ``decode`` by (sequences, context of each); ``beside`` the same in
+    a step with a prefill of so many new tokens, for two sizes of it: where one kernel does both,
+    decodes cost more there. ``uneven``: what contexts that differ cost, since a kernel ends with
+    its longest.
 
     Source: OmniServe §3.3.1. Deviations: eq. 2 and 3 are lines in Σ n(p + n/2) and in (Σ context,
     number of requests) with a utilisation term; measured kernels leave such lines by 10% and more
     (how the work is split over processors changes with both counts), so both are tables over the
-    same two counts, and straight lines are what they fall back to beyond their ends.
+    same two counts, and straight lines are what they fall back to beyond their ends. Transfers are
+    measured by size too: α + β tokens misses where the protocol changes (3 to 10 ms at 8 tokens).
     """
 
     dense: Sequence[float]
     prefill: Grid
     decode: Grid
     beside: tuple[tuple[int, Grid], tuple[int, Grid]]
+    uneven: Unevenness
 
     def dense_s(self, tokens: int) -> float:
         """Dense modules; above the table its overall slope goes on."""
@@ -113,14 +167,28 @@ class ModuleTables:
         before = max(pairs / tokens - each / 2, 0.0)
         return requests * self.prefill.at(each, before)
 
-    def decode_s(self, sequences: int, context_tokens: int) -> float:
-        """Attention of decodes with ``context_tokens`` in all."""
-        return self.decode.at(sequences, context_tokens / sequences)
+    def decode_s(self, sequences: int, context_tokens: int, longest_tokens: int = 0) -> float:
+        """Attention of decodes with ``context_tokens`` in all and the longest of that length."""
+        mean = context_tokens / sequences
+        even_s = self.decode.at(sequences, mean)
+        if longest_tokens <= mean:
+            return even_s
+        longest_s = self.decode.at(sequences, longest_tokens)
+        return even_s + self.uneven.share(sequences, beside=False) * (longest_s - even_s)
 
-    def decode_beside_s(self, sequences: int, context_tokens: int, prefill_tokens: int) -> float:
+    def decode_beside_s(
+        self, sequences: int, context_tokens: int, prefill_tokens: int, longest_tokens: int = 0
+    ) -> float:
         """The same in a step that also prefills ``prefill_tokens``."""
+        mean = context_tokens / sequences
+        even_s = self._beside_s(sequences, mean, prefill_tokens)
+        if longest_tokens <= mean:
+            return even_s
+        longest_s = self._beside_s(sequences, longest_tokens, prefill_tokens)
+        return even_s + self.uneven.share(sequences, beside=True) * (longest_s - even_s)
+
+    def _beside_s(self, sequences: int, context: float, prefill_tokens: int) -> float:
         (small, low), (large, high) = self.beside
-        context = context_tokens / sequences
         start = low.at(sequences, context)
         share = max((prefill_tokens - small) / (large - small), 0.0)
         return max(start + (high.at(sequences, context) - start) * share, 0.0)
@@ -132,6 +200,7 @@ class ModuleTables:
             "prefill": self.prefill.plain(),
             "decode": self.decode.plain(),
             "beside": [[tokens, grid.plain()] for tokens, grid in self.beside],
+            "uneven": self.uneven.plain(),
         }
 
     @classmethod
@@ -149,6 +218,7 @@ class ModuleTables:
                 prefill=Grid.of(state["prefill"]),  # type: ignore[arg-type]
                 decode=Grid.of(state["decode"]),  # type: ignore[arg-type]
                 beside=((int(small), Grid.of(low)), (int(large), Grid.of(high))),
+                uneven=Unevenness.of(state["uneven"]),  # type: ignore[arg-type]
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(
@@ -173,7 +243,9 @@ class ModuleTables:
         before = _axis([0, *_contexts(longest)])
         sequences = _axis(_counts(max_seqs))
         contexts = _axis([16, *_contexts(longest)])
-        dense = spike_search(lambda n: _mean(lambda: probe.dense(n)), max_batched_tokens)
+        most = max_batched_tokens
+        dense = table_of(spike_search(lambda n: _mean(lambda: probe.dense(n)), most), most)
+        transfers = spike_search(lambda n: _mean(lambda: probe.transfers(n)), most, stepped=True)
 
         def decode(beside_tokens: int) -> Grid:
             return _grid(
@@ -183,10 +255,15 @@ class ModuleTables:
         large = max(max_batched_tokens, 2)
         small = max(large // 8, 1)
         return cls(
-            dense=table_of(dense, max_batched_tokens),
+            dense=[a + b for a, b in zip(dense, table_of(transfers, most), strict=True)],
             prefill=_grid(prefills, before, probe.prefill_attention),
             decode=decode(0),
             beside=((small, decode(small)), (large, decode(large))),
+            uneven=Unevenness(
+                sequences=sequences,
+                alone=[_uneven_share(probe, n, longest, 0) for n in sequences],
+                beside=[_uneven_share(probe, n, longest, small) for n in sequences],
+            ),
         )
 
 
@@ -200,6 +277,7 @@ STRAIGHT_TABLES = ModuleTables(
     ),
     decode=_STRAIGHT_DECODE,
     beside=((1, _STRAIGHT_DECODE), (2, _STRAIGHT_DECODE)),
+    uneven=Unevenness(sequences=(1, 2), alone=(0.0, 0.0), beside=(0.0, 0.0)),
 )
 """What holds before anything was measured (declared): a small model on two CPU cores."""
 
@@ -212,6 +290,18 @@ def _grid(
         columns=columns,
         values=[[_mean(lambda n=n, c=c: measure(n, c)) for c in columns] for n in rows],  # type: ignore[misc]
     )
+
+
+def _uneven_share(probe: ModuleProbe, sequences: int, longest: int, beside_tokens: int) -> float:
+    """Measured where the longest context is thrice the mean, as in a batch of some dozens."""
+    mean = max(min(longest // _LONGEST_OVER_MEAN, _UNEVEN_MEAN_TOKENS), 1)
+    end = _LONGEST_OVER_MEAN * mean
+    even_s = _mean(lambda: probe.decode_attention(sequences, mean, beside_tokens))
+    longest_s = _mean(lambda: probe.decode_attention(sequences, end, beside_tokens))
+    if sequences < 2 or longest_s <= even_s:
+        return 0.0
+    uneven_s = _mean(lambda: probe.decode_attention(sequences, mean, beside_tokens, end))
+    return min(max((uneven_s - even_s) / (longest_s - even_s), 0.0), 1.0)
 
 
 def _mean(measure: Callable[[], float]) -> float:

@@ -23,11 +23,10 @@ class ModulewiseModel(FittedModel):
     """T = c + dense(tokens) + prefill attention + decode attention + β tokens + γ requests.
 
     ``tables`` are measured module by module (``profiled``). The coefficients, 1 for each table at
-    first, are fitted to whole steps: c takes the host and the start-up time α of transfers, β what
-    transfers take a token, γ what a sequence costs at the end of a step. Decodes beside a prefill
-    have a coefficient of their own: it also takes what uneven contexts cost on average, which the
-    sums of a ``StepShape`` do not show. As measured, a step of
-    more tokens can be some percent shorter than one of fewer; predictions follow that.
+    first, are fitted to whole steps: c takes the host, β what else grows with tokens, γ what a
+    sequence costs at the end of a step. Decodes beside a prefill have a coefficient of their own.
+    As measured, a step of more tokens can be some percent shorter than one of fewer; predictions
+    follow that.
 
     Source: OmniServe §3.3.1, eq. 2 and 3, Alg. 1. Deviations: see ``ModuleTables`` and
     ``spike_search``; the online fit is ours.
@@ -94,10 +93,15 @@ class ModulewiseModel(FittedModel):
             )
         if shape.decode_requests and prefill_s:
             beside_s = tables.decode_beside_s(
-                shape.decode_requests, shape.decode_context, shape.prefill_tokens
+                shape.decode_requests,
+                shape.decode_context,
+                shape.prefill_tokens,
+                shape.decode_longest,
             )
         elif shape.decode_requests:
-            decode_s = tables.decode_s(shape.decode_requests, shape.decode_context)
+            decode_s = tables.decode_s(
+                shape.decode_requests, shape.decode_context, shape.decode_longest
+            )
         tokens = shape.prefill_tokens + shape.decode_requests
         requests = shape.prefill_requests + shape.decode_requests
         dense_s = tables.dense_s(tokens)

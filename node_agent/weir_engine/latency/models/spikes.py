@@ -13,11 +13,12 @@ _SMALLEST_RELATIVE = 0.01
 _FIRST, _SECOND = 1, 16
 
 
-def spike_search(probe: Probe, longest: int) -> dict[int, float]:
+def spike_search(probe: Probe, longest: int, *, stepped: bool = False) -> dict[int, float]:
     """Seconds at the sizes between 1 and ``longest`` that tell all spikes apart.
 
     A range whose ends differ by less than sizes 1 and 16 do is flat: its inside is a line. Any
-    other is halved and searched on both sides.
+    other is halved and searched on both sides. ``stepped``: sizes 1 and 16 may lie on two sides of
+    a step, so that their difference says nothing.
 
     Deviations: less than 1% counts as flat too, since noise can make sizes 1 and 16 equal or turn
     them round, and the search would then chase noise; and the middle must lie on the line as well,
@@ -32,7 +33,7 @@ def spike_search(probe: Probe, longest: int) -> dict[int, float]:
             known[tokens] = probe(tokens)
         return known[tokens]
 
-    flat_s = abs(seconds(min(_SECOND, longest)) - known[1])
+    flat_s = 0.0 if stepped else abs(seconds(min(_SECOND, longest)) - known[1])
     ranges = [(1, longest)]
     while ranges:
         low, high = ranges.pop()
