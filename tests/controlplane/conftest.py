@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import fsspec
 import httpx
+import openai
 import pytest
+import pytest_asyncio
 
+from tests.controlplane.jobs import Lab, lab
+from tests.controlplane.support import Plane, make_settings, running
+from tests.support import sqlite
 from tests.support.postgres import PostgresServer
 from tests.support.processes import free_port
 from weir_controlplane.store.database import Database
@@ -25,23 +28,13 @@ S3_START_S = 60
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of a database without rows, once SQLite and once a real PostgreSQL."""
     if request.param == "sqlite":
+        sqlite.provide(tmp_path / "weir.db")
         yield f"sqlite+aiosqlite:///{tmp_path / 'weir.db'}"
         return
     server: PostgresServer = request.getfixturevalue("postgres_server")
-    name = server.create_database(template=server.template("weir_migrated", _migrate))
+    name = server.create_database(template=server.template("weir_migrated", sqlite.migrate))
     yield server.url(name)
     server.drop_database(name)
-
-
-def _migrate(url: str) -> None:
-    async def migrate() -> None:
-        database = Database(url)
-        await database.open()
-        await database.close()
-
-    # In a thread: this one's event loop belongs to the tests.
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(asyncio.run, migrate()).result()
 
 
 @pytest.fixture
@@ -51,6 +44,49 @@ async def database(database_url: str) -> AsyncIterator[Database]:
     await database.open()
     yield database
     await database.close()
+
+
+@pytest.fixture
+async def client(plane: Plane) -> AsyncIterator[openai.AsyncOpenAI]:
+    """The unmodified client of a tenant of the module's own `plane`."""
+    key = await plane.tenant_key("acme")
+    async with openai.AsyncOpenAI(base_url=f"{plane.url}/v1", api_key=key) as client:
+        yield client
+
+
+@pytest.fixture
+async def raw(plane: Plane, client: openai.AsyncOpenAI) -> AsyncIterator[httpx.AsyncClient]:
+    """The same tenant without the client's help."""
+    async with plane.client(client.api_key) as raw:
+        yield raw
+
+
+@pytest.fixture
+async def desk(tmp_path: Path, database_url: str) -> AsyncIterator[Lab]:
+    """A control plane with chunks of eight lines, and agents for it."""
+    async with (
+        running(make_settings(tmp_path, database_url, chunk_lines=8)) as plane,
+        lab(plane) as desk,
+    ):
+        yield desk
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def standing(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Plane]:
+    """One control plane for a module's requests that are refused and leave nothing behind.
+
+    Tests that use it run in the module's event loop: ``pytest.mark.asyncio(loop_scope="module")``.
+    """
+    folder = tmp_path_factory.mktemp("standing")
+    async with running(make_settings(folder, poll_s=1, sweep_s=3600)) as plane:
+        yield plane
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def tenant(standing: Plane) -> AsyncIterator[httpx.AsyncClient]:
+    """A tenant of the standing control plane."""
+    async with standing.client(await standing.tenant_key("acme")) as client:
+        yield client
 
 
 @pytest.fixture

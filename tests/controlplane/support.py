@@ -13,6 +13,7 @@ import httpx
 from fastapi import FastAPI
 from pydantic import SecretStr
 
+from tests.support import sqlite
 from tests.support.serving import serve
 from weir_controlplane.app import create_app, make_services
 from weir_controlplane.main import default_components
@@ -21,7 +22,9 @@ from weir_controlplane.settings import Settings
 
 
 def make_settings(folder: Path, database_url: str | None = None, **given: object) -> Settings:
-    """Settings of a replica that keeps everything under ``folder``."""
+    """Settings of a replica that keeps everything under ``folder``, its database made already."""
+    if database_url is None:
+        sqlite.provide(folder / "weir.db")
     defaults: dict[str, object] = {
         "data_dir": folder,
         "database_url": None if database_url is None else SecretStr(database_url),

@@ -32,8 +32,7 @@ def lines(count: int, *, model: str = "tiny", prefix: str = "c") -> bytes:
     )
 
 
-# What does not depend on the database need not run on both.
-EMBEDDED = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+STANDING = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest.fixture
@@ -41,19 +40,6 @@ async def plane(tmp_path: Path, database_url: str) -> AsyncIterator[Plane]:
     settings = make_settings(tmp_path, database_url, chunk_lines=4, min_completion_window_s=1)
     async with running(settings) as plane:
         yield plane
-
-
-@pytest.fixture
-async def client(plane: Plane) -> AsyncIterator[openai.AsyncOpenAI]:
-    key = await plane.tenant_key("acme")
-    async with openai.AsyncOpenAI(base_url=f"{plane.url}/v1", api_key=key) as client:
-        yield client
-
-
-@pytest.fixture
-async def raw(plane: Plane, client: openai.AsyncOpenAI) -> AsyncIterator[httpx.AsyncClient]:
-    async with plane.client(client.api_key) as raw:
-        yield raw
 
 
 async def upload(client: openai.AsyncOpenAI, content: bytes) -> str:
@@ -102,7 +88,7 @@ async def test_an_empty_file_is_a_content_error(plane: Plane, client: openai.Asy
     assert [error.code for error in batch.errors.data] == ["empty_file"]
 
 
-@EMBEDDED
+@STANDING
 @pytest.mark.parametrize(
     ("changes", "param"),
     [
@@ -125,20 +111,21 @@ async def test_an_empty_file_is_a_content_error(plane: Plane, client: openai.Asy
     ],
 )
 async def test_a_wrong_create_names_the_field(
-    raw: httpx.AsyncClient, client: openai.AsyncOpenAI, changes: dict[str, Any], param: str
+    tenant: httpx.AsyncClient, changes: dict[str, Any], param: str
 ) -> None:
-    body = creation(await upload(client, lines(1)), **changes)
-    answer = await raw.post("/v1/batches", json=body)
+    files = {"file": ("in.jsonl", lines(1))}
+    file = (await tenant.post("/v1/files", data={"purpose": "batch"}, files=files)).json()
+    answer = await tenant.post("/v1/batches", json=creation(file["id"], **changes))
     assert answer.status_code == (404 if changes == {"input_file_id": "file-none"} else 400)
     assert answer.json()["error"]["param"] == param
-    assert (await raw.get("/v1/batches")).json()["data"] == []
+    assert (await tenant.get("/v1/batches")).json()["data"] == []
 
 
-@EMBEDDED
+@STANDING
 @pytest.mark.parametrize("content", [b"", b"{", b"[" * 100_000, b"null", b"\xff"])
-async def test_a_body_that_is_no_json_is_a_400(raw: httpx.AsyncClient, content: bytes) -> None:
+async def test_a_body_that_is_no_json_is_a_400(tenant: httpx.AsyncClient, content: bytes) -> None:
     headers = {"Content-Type": "application/json"}
-    answer = await raw.post("/v1/batches", content=content, headers=headers)
+    answer = await tenant.post("/v1/batches", content=content, headers=headers)
     assert answer.status_code == 400
     assert answer.json()["error"]["type"] == "invalid_request_error"
 

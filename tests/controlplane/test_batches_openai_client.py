@@ -28,13 +28,6 @@ async def plane(tmp_path: Path, database_url: str) -> AsyncIterator[Plane]:
         yield plane
 
 
-@pytest.fixture
-async def client(plane: Plane) -> AsyncIterator[openai.AsyncOpenAI]:
-    key = await plane.tenant_key("acme")
-    async with openai.AsyncOpenAI(base_url=f"{plane.url}/v1", api_key=key) as client:
-        yield client
-
-
 async def test_a_batch_goes_in_and_every_line_comes_out_once(
     plane: Plane, client: openai.AsyncOpenAI
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+import pytest_asyncio
 
 from tests.controlplane.agent_sim import BIG_ROOM
 from tests.controlplane.jobs import Lab, input_lines, lab
@@ -217,6 +218,14 @@ async def test_one_call_shows_every_job(tmp_path: Path, database_url: str) -> No
         assert rest["data"][0]["status"] == "suspended"
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def refusing(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Operator]:
+    """An operator whose requests are all refused."""
+    async with operator(tmp_path_factory.mktemp("refusing")) as op:
+        yield op
+
+
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
     ("given", "status", "param"),
     [
@@ -236,12 +245,12 @@ async def test_one_call_shows_every_job(tmp_path: Path, database_url: str) -> No
     ids=lambda value: str(value)[:40],
 )
 async def test_bad_input_names_the_field(
-    shared: Operator, given: Json, status: int, param: str
+    refusing: Operator, given: Json, status: int, param: str
 ) -> None:
-    response = await shared.try_put("uid-bad", **given)
+    response = await refusing.try_put("uid-bad", **given)
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (status, param), error
-    assert (await shared.http.get("/internal/v1/batchjobs/uid-bad")).status_code == 404
+    assert (await refusing.http.get("/internal/v1/batchjobs/uid-bad")).status_code == 404
 
 
 @pytest.fixture

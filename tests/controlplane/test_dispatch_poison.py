@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
-import pytest
 from sqlalchemy import update
 
 from tests.controlplane.agent_sim import Json, SimAgent
-from tests.controlplane.jobs import Lab, lab
-from tests.controlplane.support import make_settings, running
+from tests.controlplane.jobs import Lab
 from weir_controlplane.dispatch.watch import expire_leases
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.models import Agent, Chunk
 
 ROOM = {"lines": 16, "tokens": 10_000_000, "result_bytes": 1 << 30}
-
-
-@pytest.fixture
-async def desk(tmp_path: Path, database_url: str) -> AsyncIterator[Lab]:
-    async with (
-        running(make_settings(tmp_path, database_url, chunk_lines=8)) as plane,
-        lab(plane) as desk,
-    ):
-        yield desk
 
 
 async def run_or_die(agent: SimAgent, lease: Json, poison: int, number: int) -> bool:

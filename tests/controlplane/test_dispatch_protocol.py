@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import update
 
 from tests.controlplane.agent_sim import result_line
-from tests.controlplane.jobs import Lab, lab
-from tests.controlplane.support import eventually, make_settings, running
+from tests.controlplane.jobs import Lab
+from tests.controlplane.support import eventually
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.models import Batch, Chunk
-
-
-@pytest.fixture
-async def desk(tmp_path: Path, database_url: str) -> AsyncIterator[Lab]:
-    async with (
-        running(make_settings(tmp_path, database_url, chunk_lines=8)) as plane,
-        lab(plane) as desk,
-    ):
-        yield desk
 
 
 async def test_a_batch_is_leased_run_and_committed_by_one_agent(desk: Lab) -> None:

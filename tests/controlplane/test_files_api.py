@@ -19,8 +19,7 @@ from weir_controlplane.files.service import sweep
 from weir_controlplane.files.upload import Uploads
 from weir_controlplane.store.models import File
 
-# What does not depend on the database need not run on both.
-EMBEDDED = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+STANDING = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest.fixture
@@ -28,19 +27,6 @@ async def plane(tmp_path: Path, database_url: str) -> AsyncIterator[Plane]:
     settings = make_settings(tmp_path, database_url, max_file_bytes=300_000, sweep_s=3600)
     async with running(settings) as plane:
         yield plane
-
-
-@pytest.fixture
-async def client(plane: Plane) -> AsyncIterator[openai.AsyncOpenAI]:
-    key = await plane.tenant_key("acme")
-    async with openai.AsyncOpenAI(base_url=f"{plane.url}/v1", api_key=key) as client:
-        yield client
-
-
-@pytest.fixture
-async def raw(plane: Plane, client: openai.AsyncOpenAI) -> AsyncIterator[httpx.AsyncClient]:
-    async with plane.client(client.api_key) as raw:
-        yield raw
 
 
 def stored(plane: Plane) -> list[str]:
@@ -177,7 +163,7 @@ async def _wait_until_nothing_is_stored(plane: Plane) -> None:
     await eventually(clean)
 
 
-@EMBEDDED
+@STANDING
 @pytest.mark.parametrize(
     ("content_type", "body", "param"),
     [
@@ -205,24 +191,24 @@ async def _wait_until_nothing_is_stored(plane: Plane) -> None:
     ],
 )
 async def test_a_broken_form_names_the_field_and_leaves_nothing(
-    plane: Plane, raw: httpx.AsyncClient, content_type: str, body: bytes, param: str
+    standing: Plane, tenant: httpx.AsyncClient, content_type: str, body: bytes, param: str
 ) -> None:
-    answer = await raw.post("/v1/files", content=body, headers={"Content-Type": content_type})
+    answer = await tenant.post("/v1/files", content=body, headers={"Content-Type": content_type})
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["param"] == param
-    await _wait_until_nothing_is_stored(plane)
+    await _wait_until_nothing_is_stored(standing)
 
 
-@EMBEDDED
+@STANDING
 @pytest.mark.parametrize("purpose", ["", "dinner", None])
 async def test_the_purpose_must_be_known(
-    plane: Plane, raw: httpx.AsyncClient, purpose: str | None
+    standing: Plane, tenant: httpx.AsyncClient, purpose: str | None
 ) -> None:
     data = {} if purpose is None else {"purpose": purpose}
-    answer = await raw.post("/v1/files", data=data, files={"file": ("a", b"x")})
+    answer = await tenant.post("/v1/files", data=data, files={"file": ("a", b"x")})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "purpose"
-    assert stored(plane) == []
+    assert stored(standing) == []
 
 
 async def test_an_upload_whose_end_was_not_heard_is_whole(
@@ -275,22 +261,22 @@ async def test_another_tenants_file_is_not_found(plane: Plane, client: openai.As
     assert (await client.files.retrieve(file.id)).id == file.id
 
 
-@EMBEDDED
+@STANDING
 @pytest.mark.parametrize(
     "query", ["limit=0", "limit=10001", "limit=x", "order=up", "after=file-none"]
 )
-async def test_a_wrong_query_names_the_parameter(raw: httpx.AsyncClient, query: str) -> None:
-    answer = await raw.get(f"/v1/files?{query}")
+async def test_a_wrong_query_names_the_parameter(tenant: httpx.AsyncClient, query: str) -> None:
+    answer = await tenant.get(f"/v1/files?{query}")
     assert answer.status_code in {400, 404}
     assert answer.json()["error"]["param"] == query.split("=", maxsplit=1)[0]
 
 
-@EMBEDDED
+@STANDING
 @pytest.mark.parametrize(
     "path", ["/v1/files/%00", "/v1/files?after=%00", "/v1/files?purpose=%00", "/v1/batches/a%00b"]
 )
-async def test_a_nul_character_is_bad_input(raw: httpx.AsyncClient, path: str) -> None:
-    assert (await raw.get(path)).status_code == 400
+async def test_a_nul_character_is_bad_input(tenant: httpx.AsyncClient, path: str) -> None:
+    assert (await tenant.get(path)).status_code == 400
 
 
 async def test_unknown_paths_and_methods_answer_in_the_envelope(raw: httpx.AsyncClient) -> None:

@@ -20,6 +20,7 @@ from weir_controlplane.store.models import ApiKey, Tenant
 
 # What does not depend on the database need not run on both.
 EMBEDDED = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+STANDING = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest.fixture
@@ -73,13 +74,13 @@ async def test_a_key_is_shown_once_and_stored_as_a_hash(plane: Plane) -> None:
     assert not any(made["key"][18:] in value for value in stored)
 
 
-@EMBEDDED
+@STANDING
 @pytest.mark.parametrize(
     "key", [None, "sk-123", "weir_000000000000_" + "A" * 43, "weir_é" + "A" * 50]
 )
-async def test_a_request_without_a_known_key_is_refused(plane: Plane, key: str | None) -> None:
+async def test_a_request_without_a_known_key_is_refused(standing: Plane, key: str | None) -> None:
     header = b"" if key is None else f"Bearer {key}".encode()
-    answer = await plane.admin.get("/admin/v1/keys", headers=[(b"Authorization", header)])
+    answer = await standing.admin.get("/admin/v1/keys", headers=[(b"Authorization", header)])
     assert answer.status_code == 401
     assert answer.json()["error"]["code"] == "invalid_api_key"
     assert answer.json()["error"]["type"] == "authentication_error"
@@ -122,7 +123,7 @@ async def test_an_expired_key_stops_working(plane: Plane) -> None:
         assert (await client.get("/admin/v1/keys")).status_code == 401
 
 
-@EMBEDDED
+@STANDING
 @pytest.mark.parametrize(
     ("body", "param"),
     [
@@ -134,9 +135,9 @@ async def test_an_expired_key_stops_working(plane: Plane) -> None:
     ],
 )
 async def test_a_wrong_key_request_names_the_field(
-    plane: Plane, body: dict[str, str], param: str
+    standing: Plane, body: dict[str, str], param: str
 ) -> None:
-    answer = await plane.admin.post("/admin/v1/keys", json=body)
+    answer = await standing.admin.post("/admin/v1/keys", json=body)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == param
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+import pytest_asyncio
 
 from e2e.cluster.api_server import ApiServer
 from e2e.cluster.kubectl import Kubectl
@@ -78,6 +79,14 @@ async def test_a_registered_pod_syncs_as_itself(tmp_path: Path) -> None:
         assert fake.callers[-1] == "Bearer own-token"
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def registered(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Plane]:
+    """A cluster whose requests are all refused."""
+    async with cluster(tmp_path_factory.mktemp("cluster")) as (plane, _):
+        yield plane
+
+
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
     ("token", "agent", "service", "status", "code"),
     [
@@ -100,11 +109,10 @@ async def test_a_registered_pod_syncs_as_itself(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 async def test_everybody_else_is_refused(
-    tmp_path: Path, token: str | None, agent: str, service: str, status: int, code: str
+    registered: Plane, token: str | None, agent: str, service: str, status: int, code: str
 ) -> None:
-    async with cluster(tmp_path) as (plane, _):
-        answer = await sync_as(plane, token, agent, service=service)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+    answer = await sync_as(registered, token, agent, service=service)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
 
 
 async def test_an_agent_is_no_operator_and_no_tenant(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ class PostgresServer:
         self._password = secrets.token_hex(12)
         self.folder = Path(tempfile.mkdtemp(prefix="weir-test-postgres-"))
         self._numbers = itertools.count(1)
+        self._templates: set[str] = set()
         self.port = 0
         self._process: subprocess.Popen[bytes] | None = None
         try:
@@ -136,9 +137,10 @@ class PostgresServer:
 
     def template(self, name: str, prepare: Callable[[str], None]) -> str:
         """The name of a template database; ``prepare`` gets its URL once, when it is new."""
-        if not self.psql(f"SELECT 1 FROM pg_database WHERE datname = '{name}'").strip():
+        if name not in self._templates:
             self.psql(f'CREATE DATABASE "{name}"')
             prepare(self.url(name))
+            self._templates.add(name)
         return name
 
     def drop_database(self, name: str) -> None:

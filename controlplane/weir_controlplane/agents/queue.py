@@ -9,8 +9,8 @@ from weir_controlplane.agents.registry import Registry
 from weir_controlplane.agents.schemas import QueuedBatch
 from weir_controlplane.agents.service import AgentService
 from weir_controlplane.dispatch import metrics
+from weir_controlplane.dispatch.batch_view import BatchView
 from weir_controlplane.dispatch.reasons import FleetPod, Reason, waiting_reason
-from weir_controlplane.dispatch.view import BatchView
 from weir_controlplane.eta.outlook import BatchOutlook, Outlook
 from weir_controlplane.eta.predict import is_missed
 

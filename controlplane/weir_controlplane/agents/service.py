@@ -25,11 +25,12 @@ from weir_controlplane.agents.schemas import (
     SyncReply,
     SyncRequest,
 )
+from weir_controlplane.dispatch.batch_view import Pod
 from weir_controlplane.dispatch.bounds import LEASE_S, RENEW_AFTER_S
 from weir_controlplane.dispatch.errors import StaleIncarnationError, StaleSequenceError
 from weir_controlplane.dispatch.placement import Room
 from weir_controlplane.dispatch.settle import settle
-from weir_controlplane.dispatch.view import Pod, WorkView
+from weir_controlplane.dispatch.view import WorkView
 from weir_controlplane.dispatch.work import (
     Grant,
     LeaseRef,

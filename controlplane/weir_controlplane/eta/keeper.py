@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from weir_controlplane.agents.queue import fleet, reason_of
 from weir_controlplane.agents.service import AgentService
+from weir_controlplane.dispatch.batch_view import BatchView
 from weir_controlplane.dispatch.order import deadline_class
-from weir_controlplane.dispatch.view import BatchView
 from weir_controlplane.eta import metrics
 from weir_controlplane.eta.outlook import BatchOutlook, Outlook
 from weir_controlplane.eta.predict import (

@@ -1,0 +1,75 @@
+"""One running batch in a replica's view of the queue, and the pod that may get its chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from weir_controlplane.dispatch.order import Waiting
+from weir_controlplane.dispatch.placement import OpenChunk, Place, Room
+from weir_controlplane.store.tenancy import Bindings
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Out:
+    """A leased chunk. ``holder`` is an incarnation."""
+
+    chunk_id: str
+    place: Place
+    holder: int
+    tokens: int
+    solo: bool
+    leased_at: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pod:
+    """A pod that asks for work. ``models``: revision by name. ``alone``: it takes suspects."""
+
+    incarnation: int
+    service: str
+    models: Mapping[str, str]
+    room: Room
+    alone: bool
+    holds_solo: bool
+
+
+@dataclass(kw_only=True, slots=True)
+class BatchView:
+    """A running batch. ``open`` by place, those that run alone in ``solo``."""
+
+    batch_id: str
+    tenant_id: str
+    model: str
+    revision: str | None
+    service: str | None
+    created_at: float
+    expires_at: float
+    waiting_since: float
+    priority: int = 0
+    open_lines: int = 0
+    open_count: int = 0
+    open: list[OpenChunk] = field(default_factory=list)
+    solo: list[OpenChunk] = field(default_factory=list)
+    out: dict[str, Out] = field(default_factory=dict)
+
+    def waiting(self) -> Waiting:
+        """Its place in the queue."""
+        return Waiting(
+            batch_id=self.batch_id,
+            tenant_id=self.tenant_id,
+            created_at=self.created_at,
+            expires_at=self.expires_at,
+            waiting_since=self.waiting_since,
+            priority=self.priority,
+        )
+
+    def fits(self, pod: Pod, bindings: Bindings) -> bool:
+        """Whether the pod serves what the batch is pinned to, and its tenant may use it."""
+        revision = pod.models.get(self.model)
+        return (
+            revision is not None
+            and self.revision in {None, revision}
+            and self.service in {None, pod.service}
+            and bindings.may_use(self.tenant_id, pod.service)
+        )
