@@ -121,7 +121,9 @@ class TailTtftAccount(QuietAccount):
 
     Tail requests come in bursts, where offline work already waits; what is left of its share is
     the step in flight at the start of the burst. So the cap is the threshold less the measured
-    tail of TTFT without the offline-caused delay, scaled by feedback on the measured tail.
+    tail of TTFT without the offline-caused delay (or than the reference where it is known), scaled
+    by feedback on the measured tail. All of it may be planned for: the burst starts somewhere within
+    the step, and waits for half of it on average.
 
     Source: design, "TTFT SLO ... capped (percentile)".
     """
@@ -137,7 +139,7 @@ class TailTtftAccount(QuietAccount):
 
     def _headroom_s(self) -> float:
         if self._tolerance_s is not None:
-            return _TOLERANCE_SHARE * self._tolerance_s
+            return self._tolerance_s
         threshold_s = self._threshold_s - self._delay_s
         if not self._sorted:
             return _FIRST_SHARE * threshold_s
