@@ -121,8 +121,8 @@ class TailTtftAccount(QuietAccount):
 
     Tail requests come in bursts, where offline work already waits; what is left of its share is
     the step in flight at the start of the burst. So the cap is the threshold less the measured
-    tail of TTFT without the offline-caused delay (or than the reference where it is known), scaled
-    by feedback on the measured tail. All of it may be planned for: the burst starts somewhere within
+    tail of TTFT without the offline-caused delay (or the reference where it is known), scaled by
+    feedback on the measured tail. All of that may be planned for: the burst starts somewhere within
     the step, and waits for half of it on average.
 
     Source: design, "TTFT SLO ... capped (percentile)".
