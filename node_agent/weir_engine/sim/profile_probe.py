@@ -41,12 +41,12 @@ class ProfileProbe:
     ) -> float:
         """What decodes add to the attention of a prefill of ``beside_tokens`` (or none).
 
-        The mean of uneven ones lies a quarter of the way from the shortest to the longest.
+        The shortest of uneven ones is a third of their mean.
         """
         total = sequences * context_tokens
         prefills = ((beside_tokens, 0),) if beside_tokens else ()
         longest = context_tokens if longest_tokens is None else longest_tokens
-        shortest = max(context_tokens - (longest - context_tokens) // 3, 1)
+        shortest = context_tokens if longest_tokens is None else max(context_tokens // 3, 1)
         batch = StepBatch(sequences + beside_tokens, prefills, sequences, total, shortest, longest)
         step = self._timing.step(batch)
         return self._noisy(step.decode_s, step.std_s, step.sequential_s)

@@ -13,7 +13,7 @@ from weir_engine.latency.models.spikes import spike_search, table_of
 
 _REPEATS = 5
 _CONTEXT_STEP = 256
-_LONGEST_OVER_MEAN = 3
+_MEAN_PERCENT = (10, 20, 33, 48, 70)  # of the longest context, where uneven decodes are measured
 _UNEVEN_MEAN_TOKENS = 1024
 _LINEAR_FROM = 4096  # above, attention grows in proportion: every doubling is enough
 
@@ -97,35 +97,28 @@ class Grid:
 class Unevenness:
     """How far decodes of uneven contexts lie from even ones of their mean towards their longest.
 
-    Shares of 0 to 1 by the number of ``sequences``, ``alone`` and ``beside`` a prefill.
+    Shares of 0 to 1 by the number of decodes and their mean in percent of the longest, ``alone``
+    and ``beside`` a prefill.
     """
 
-    sequences: Sequence[int]
-    alone: Sequence[float]
-    beside: Sequence[float]
+    alone: Grid
+    beside: Grid
 
-    def share(self, sequences: int, *, beside: bool) -> float:
-        """For that many decodes; the last one goes on."""
-        axis, values = self.sequences, self.beside if beside else self.alone
-        i, part = _place(axis, min(sequences, axis[-1]))
-        return values[i] + (values[i + 1] - values[i]) * part
+    def share(self, sequences: int, mean: float, longest: int, *, beside: bool) -> float:
+        """For that many decodes of that mean context; beyond the grid its edge goes on."""
+        grid = self.beside if beside else self.alone
+        row = min(max(sequences, grid.rows[0]), grid.rows[-1])
+        percent = min(max(100 * mean / longest, grid.columns[0]), grid.columns[-1])
+        return min(grid.at(row, percent), 1.0)
 
     def plain(self) -> dict[str, object]:
         """As lists, for a saved profile."""
-        return {
-            "sequences": list(self.sequences),
-            "alone": list(self.alone),
-            "beside": list(self.beside),
-        }
+        return {"alone": self.alone.plain(), "beside": self.beside.plain()}
 
     @classmethod
-    def of(cls, plain: Mapping[str, Sequence[float]]) -> Self:
+    def of(cls, plain: Mapping[str, Mapping[str, Sequence[int]]]) -> Self:
         """What ``plain`` gave."""
-        return cls(
-            sequences=[int(n) for n in plain["sequences"]],
-            alone=[float(v) for v in plain["alone"]],
-            beside=[float(v) for v in plain["beside"]],
-        )
+        return cls(alone=Grid.of(plain["alone"]), beside=Grid.of(plain["beside"]))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -174,7 +167,8 @@ class ModuleTables:
         if longest_tokens <= mean:
             return even_s
         longest_s = self.decode.at(sequences, longest_tokens)
-        return even_s + self.uneven.share(sequences, beside=False) * (longest_s - even_s)
+        share = self.uneven.share(sequences, mean, longest_tokens, beside=False)
+        return even_s + share * (longest_s - even_s)
 
     def decode_beside_s(
         self, sequences: int, context_tokens: int, prefill_tokens: int, longest_tokens: int = 0
@@ -185,7 +179,8 @@ class ModuleTables:
         if longest_tokens <= mean:
             return even_s
         longest_s = self._beside_s(sequences, longest_tokens, prefill_tokens)
-        return even_s + self.uneven.share(sequences, beside=True) * (longest_s - even_s)
+        share = self.uneven.share(sequences, mean, longest_tokens, beside=True)
+        return even_s + share * (longest_s - even_s)
 
     def _beside_s(self, sequences: int, context: float, prefill_tokens: int) -> float:
         (small, low), (large, high) = self.beside
@@ -252,6 +247,16 @@ class ModuleTables:
                 sequences, contexts, lambda n, c: probe.decode_attention(n, c, beside_tokens)
             )
 
+        def uneven(beside_tokens: int) -> Grid:
+            return Grid(
+                rows=sequences,
+                columns=_MEAN_PERCENT,
+                values=[
+                    [_uneven_share(probe, n, longest, beside_tokens, p) for p in _MEAN_PERCENT]
+                    for n in sequences
+                ],
+            )
+
         large = max(max_batched_tokens, 2)
         small = max(large // 8, 1)
         return cls(
@@ -259,15 +264,12 @@ class ModuleTables:
             prefill=_grid(prefills, before, probe.prefill_attention),
             decode=decode(0),
             beside=((small, decode(small)), (large, decode(large))),
-            uneven=Unevenness(
-                sequences=sequences,
-                alone=[_uneven_share(probe, n, longest, 0) for n in sequences],
-                beside=[_uneven_share(probe, n, longest, small) for n in sequences],
-            ),
+            uneven=Unevenness(alone=uneven(0), beside=uneven(small)),
         )
 
 
 _STRAIGHT_DECODE = Grid(rows=(0, 1), columns=(0, 1000), values=((0.0, 0.0), (0.0, 1.4e-3)))
+_EVEN = Grid(rows=(1, 2), columns=(10, 100), values=((0.0, 0.0), (0.0, 0.0)))
 STRAIGHT_TABLES = ModuleTables(
     dense=(4.5e-4, 9e-4),
     prefill=Grid(
@@ -277,7 +279,7 @@ STRAIGHT_TABLES = ModuleTables(
     ),
     decode=_STRAIGHT_DECODE,
     beside=((1, _STRAIGHT_DECODE), (2, _STRAIGHT_DECODE)),
-    uneven=Unevenness(sequences=(1, 2), alone=(0.0, 0.0), beside=(0.0, 0.0)),
+    uneven=Unevenness(alone=_EVEN, beside=_EVEN),
 )
 """What holds before anything was measured (declared): a small model on two CPU cores."""
 
@@ -292,10 +294,12 @@ def _grid(
     )
 
 
-def _uneven_share(probe: ModuleProbe, sequences: int, longest: int, beside_tokens: int) -> float:
-    """Measured where the longest context is thrice the mean, as in a batch of some dozens."""
-    mean = max(min(longest // _LONGEST_OVER_MEAN, _UNEVEN_MEAN_TOKENS), 1)
-    end = _LONGEST_OVER_MEAN * mean
+def _uneven_share(
+    probe: ModuleProbe, sequences: int, longest: int, beside_tokens: int, percent: int
+) -> float:
+    """Measured where the mean context is that much of the longest."""
+    mean = max(min(longest * percent // 100, _UNEVEN_MEAN_TOKENS), 1)
+    end = mean * 100 // percent
     even_s = _mean(lambda: probe.decode_attention(sequences, mean, beside_tokens))
     longest_s = _mean(lambda: probe.decode_attention(sequences, end, beside_tokens))
     if sequences < 2 or longest_s <= even_s:
