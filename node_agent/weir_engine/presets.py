@@ -30,7 +30,8 @@ from weir_engine.sched.packing import Packing
 from weir_engine.sched.priority_packing import PriorityPacking
 from weir_engine.sched.profiled_budget import ProfiledBudget
 from weir_engine.sched.remaining_time import RemainingTime
-from weir_engine.sched.scheduler import Scheduler, Seats
+from weir_engine.sched.scheduler import Scheduler
+from weir_engine.sched.seats import Seats
 from weir_engine.sched.selection import OfflineOrder
 from weir_engine.sched.state import SchedulerState
 from weir_engine.sched.tpot_budget import TpotBudget

@@ -4,8 +4,7 @@
 engine, ``commit`` what became of it. Backends: vLLM, weir_torch, the simulator.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from math import inf
 from typing import Any
 
@@ -13,53 +12,26 @@ from weir_engine.config import ONLINE_ONLY, EngineShape, Metric, Policy, Slo
 from weir_engine.errors import DuplicateRequestError
 from weir_engine.ids import RequestId
 from weir_engine.kv.view import KvView
-from weir_engine.latency.features import EMPTY_SHAPE, StepShape
+from weir_engine.latency.features import StepShape
 from weir_engine.latency.models import LatencyModel
-from weir_engine.request import Request, RequestState
-from weir_engine.sched.account import OnlineLoad, StepLimit, StepTimes
-from weir_engine.sched.admission import Admission
-from weir_engine.sched.budget import SloBudget, StepBudget
-from weir_engine.sched.cpu_lane import CpuLaneView
+from weir_engine.request import Request
+from weir_engine.sched.account import OnlineLoad, StepLimit
+from weir_engine.sched.budget import SloBudget
 from weir_engine.sched.cpu_overflow import NO_PIGGYBACK, CpuOverflow
 from weir_engine.sched.draft import StepDraft
 from weir_engine.sched.listener import StepListener
 from weir_engine.sched.offline_phase import OfflinePhase
 from weir_engine.sched.online_phase import OnlinePhase
-from weir_engine.sched.order import OnlineOrder
-from weir_engine.sched.packing import Packing
 from weir_engine.sched.piggyback import Piggyback
-from weir_engine.sched.plan import StepOutcome, StepPlan, Work
-from weir_engine.sched.selection import OfflineOrder
+from weir_engine.sched.plan import StepOutcome, StepPlan
+from weir_engine.sched.seats import Seats
+from weir_engine.sched.settlement import Settlement
 from weir_engine.sched.state import Counters, SchedulerState
+from weir_engine.sched.transitions import admit, advance, count_finished, end, preempt
 
 # A decode that is held back stays back for this many steps: requests that leave and rejoin the
 # running batch cost the engine time.
 _HOLD_STEPS = 3
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Seats:
-    """Who decides what.
-
-    ``model`` predicts how long a step takes, ``budget`` says how long it may take, ``order`` ranks
-    online prefill, ``pool`` ranks offline requests that wait. ``listeners`` are told of events:
-    seats that decide from what happened before. ``admission`` (None: every request is taken) turns
-    online requests away, ``lane`` (None: there is none) is attention on host CPUs,
-    ``prefill_first`` lets offline prompts go before offline decodes. ``stagger_prompts``: where
-    TTFT has an objective, a prompt that ends in a long step keeps other online prompts out of it.
-    ``packing`` (None: the two phases) puts both classes into a step at once.
-    """
-
-    model: LatencyModel
-    budget: StepBudget
-    order: OnlineOrder
-    pool: OfflineOrder
-    listeners: tuple[StepListener, ...] = ()
-    admission: Admission | None = None
-    lane: CpuLaneView | None = None
-    prefill_first: bool = False
-    stagger_prompts: bool = True
-    packing: Callable[[SchedulerState], Packing] | None = None
 
 
 class Scheduler:
@@ -89,7 +61,6 @@ class Scheduler:
         self._model = model
         self._budget = budget
         tpot_s = min((s.threshold_s for s in slos if s.metric is Metric.TPOT), default=None)
-        self._tpot_s = tpot_s
         self._packing = None if seats.packing is None else seats.packing(self._state)
         packing: object = self._packing
         own = (packing,) if isinstance(packing, StepListener) else ()
@@ -104,9 +75,7 @@ class Scheduler:
             stagger_prompts=seats.stagger_prompts and any(s.metric is Metric.TTFT for s in slos),
         )
         self._offline = OfflinePhase(self._state, model=model, prefill_first=seats.prefill_first)
-        self._last_start_s = 0.0
-        self._last_end_s = 0.0
-        self._last_offline_s = 0.0
+        self._settlement = Settlement(self._state, model=model, budget=budget, tpot_s=tpot_s)
 
     @property
     def state(self) -> SchedulerState:
@@ -146,10 +115,7 @@ class Scheduler:
         state.requests[request.id] = request
         if request.is_online:
             state.waiting_online[request.id] = request
-            # It may have come while a step with offline work ran, and waited for its end.
-            if self._last_start_s <= request.arrival_s < self._last_end_s:
-                waited_s = self._last_end_s - request.arrival_s
-                request.offline_delay_s = min(waited_s, self._last_offline_s)
+            self._settlement.arrived(request)
         else:
             state.pool.add(request)
         for listener in self._listeners:
@@ -204,11 +170,11 @@ class Scheduler:
             if preemption.to_cpu:
                 state.leave_for_cpu(request)
             else:
-                self._preempt(request)
+                preempt(state, request)
         for request_id in plan.recall:
             state.return_from_cpu(state.get(request_id))
         for work in plan.work:
-            self._advance(state.get(work.request_id), work)
+            advance(state, state.get(work.request_id), work)
         if plan.work:
             for request_id in plan.held:
                 if state.held_until.get(request_id, 0) < plan.step:
@@ -219,31 +185,14 @@ class Scheduler:
     def commit(self, plan: StepPlan, outcome: StepOutcome) -> None:
         """A step ended: tokens arrive, requests finish, the models and accounts learn."""
         state = self._state
-        same = plan.shape is plan.online_shape or plan.shape == plan.online_shape
-        offline = not same or bool(plan.piggyback)
-        duration_s = outcome.ended_s - outcome.started_s
-        base_s = self._base_s(plan, duration_s) if offline else duration_s
-        offline_s = duration_s - base_s if offline else 0.0
-        self._last_start_s, self._last_end_s = outcome.started_s, outcome.ended_s
-        self._last_offline_s = offline_s
-        state.counters.steps += 1
-        state.counters.offline_steps += offline
-        if outcome.timed:
-            self._model.update(plan.shape, duration_s - plan.piggyback_s)
-        if offline:
-            self._charge_waiting(offline_s)
-        times = StepTimes(
-            ended_s=outcome.ended_s, duration_s=duration_s, base_s=base_s, offline=offline
-        )
-        for account in self._budget.accounts:
-            account.on_step(times)
+        self._settlement.step(plan, outcome)
         for listener in self._listeners:
             listener.on_commit(plan, outcome)
-        self._tokens(outcome)
+        self._settlement.tokens(outcome)
         for request_id in outcome.finished:
             request = state.requests.get(request_id)
             if request is not None:
-                self._count_finished(request)
+                count_finished(state, request)
                 self._end(request)
 
     def resync(
@@ -254,9 +203,9 @@ class Scheduler:
         request = state.get(request_id)
         was_running = request_id in state.running
         if running and not was_running:
-            self._admit(request, computed_tokens)
+            admit(state, request, computed_tokens)
         elif was_running and not running:
-            self._preempt(request)
+            preempt(state, request)
         request.computed_tokens = computed_tokens
         request.output_tokens = output_tokens
         state.inflight.stop(request_id)
@@ -265,29 +214,7 @@ class Scheduler:
 
     def telemetry(self) -> dict[str, Any]:
         """Sums and levels as plain types; fixed size."""
-        state, counters = self._state, self._state.counters
-        return {
-            "steps": counters.steps,
-            "offline_steps": counters.offline_steps,
-            "preemptions": counters.preemptions,
-            "online_tokens": counters.online_tokens,
-            "offline_served_tokens": counters.offline_served_tokens,
-            "offline_computed_tokens": counters.offline_computed_tokens,
-            "offline_hit_tokens": counters.offline_hit_tokens,
-            "offline_prompt_tokens": counters.offline_prompt_tokens,
-            "online_hit_tokens": counters.online_hit_tokens,
-            "online_prompt_tokens": counters.online_prompt_tokens,
-            "finished_online": counters.finished_online,
-            "finished_offline": counters.finished_offline,
-            "online_running": len(state.running_online),
-            "offline_running": len(state.running_offline),
-            "online_waiting": len(state.waiting_online),
-            "offline_waiting": state.offline_waiting,
-            "offline_kv_blocks": state.kv.offline_only_blocks,
-            "free_kv_blocks": state.kv.free_blocks,
-            "total_blocks": state.kv.total_blocks,
-            "block_size_tokens": state.shape.block_size_tokens,
-        }
+        return self._state.telemetry()
 
     def _step_limit(self, load: OnlineLoad, policy: Policy) -> StepLimit:
         limit = self._budget.step_limit(load)
@@ -344,119 +271,7 @@ class Scheduler:
             planned.update(state.lane.landing)
         return tuple([name for name in state.running if name not in planned])
 
-    def _base_s(self, plan: StepPlan, duration_s: float) -> float:
-        if plan.online_shape == EMPTY_SHAPE or plan.predicted_s <= 0:
-            return 0.0
-        return min(1.0, self._model.predict(plan.online_shape) / plan.predicted_s) * duration_s
-
-    def _charge_waiting(self, offline_s: float) -> None:
-        for request in self._state.running_online.values():
-            if request.first_token_s is None:
-                request.offline_delay_s += offline_s
-        for request in self._state.waiting_online.values():
-            request.offline_delay_s += offline_s
-
-    def _advance(self, request: Request, work: Work) -> None:
-        state, counters = self._state, self._state.counters
-        if work.admitted:
-            first = request.preemptions == 0
-            if first:
-                request.hit_tokens = work.hit_tokens
-            self._admit(request, work.hit_tokens)
-            if first and request.is_online:
-                counters.online_hit_tokens += work.hit_tokens
-                counters.online_prompt_tokens += request.prompt_tokens
-            elif first:
-                counters.offline_hit_tokens += work.hit_tokens
-                counters.offline_prompt_tokens += request.prompt_tokens
-        computed = request.computed_tokens = request.computed_tokens + work.tokens
-        if request.id in state.inflight.leading:
-            state.inflight.advance(request)
-        if not request.is_online:
-            counters.offline_computed_tokens += work.tokens
-            # What is computed again after a preemption was served before.
-            served = computed - request.served_tokens
-            if served > 0:
-                counters.offline_served_tokens += served
-                request.served_tokens = computed
-        if computed == request.prompt_tokens + request.output_tokens:
-            request.output_tokens += 1  # in flight until committed
-
-    def _admit(self, request: Request, computed_tokens: int) -> None:
-        state = self._state
-        if request.is_online:
-            state.waiting_online.pop(request.id, None)
-        else:
-            if state.resuming.pop(request.id, None) is None:
-                state.pool.taken(request.id)
-        request.move(RequestState.RUNNING)
-        state.start(request, computed_tokens)
-
-    def _preempt(self, request: Request) -> None:
-        state = self._state
-        request.move(RequestState.PREEMPTED)
-        request.preemptions += 1
-        request.computed_tokens = 0
-        state.counters.preemptions += 1
-        state.stop(request)
-        if request.is_online:
-            state.waiting_online[request.id] = request
-        else:
-            state.resuming[request.id] = request
-
-    def _tokens(self, outcome: StepOutcome) -> None:
-        requests, on_cpu, ended_s = self._state.requests, self._state.on_cpu, outcome.ended_s
-        for request_id, tokens in outcome.tokens.items():
-            request = requests.get(request_id)
-            if request is None or not tokens:
-                continue
-            if request_id in on_cpu:
-                self._count_on_cpu(request, tokens)
-            if request.is_online:
-                self._online_token(request, tokens, ended_s)
-            if request.first_token_s is None:
-                request.first_token_s = ended_s
-            request.last_token_s = ended_s
-
-    def _online_token(self, request: Request, tokens: int, now_s: float) -> None:
-        accounts = self._budget.accounts
-        self._state.counters.online_tokens += tokens
-        if request.first_token_s is None:
-            for account in accounts:
-                account.on_first_token(now_s - request.arrival_s, request.offline_delay_s)
-        elif request.last_token_s is not None:
-            for account in accounts:
-                account.on_token(now_s - request.last_token_s, self._last_offline_s)
-        if self._tpot_s is not None:
-            due_s = request.arrival_s + request.output_tokens * self._tpot_s
-            for account in accounts:
-                account.on_lateness(now_s - due_s)
-
-    def _count_on_cpu(self, request: Request, tokens: int) -> None:
-        """Tokens of the CPU lane: known and computed grow by as many."""
-        request.output_tokens += tokens
-        request.computed_tokens += tokens
-        request.served_tokens += tokens
-        self._state.counters.offline_computed_tokens += tokens
-        self._state.counters.offline_served_tokens += tokens
-
-    def _count_finished(self, request: Request) -> None:
-        if request.is_online:
-            self._state.counters.finished_online += 1
-        else:
-            self._state.counters.finished_offline += 1
-
     def _end(self, request: Request) -> None:
-        state = self._state
-        if state.on_cpu.pop(request.id, None) is not None:
-            pass  # it holds nothing here
-        elif request.state is RequestState.RUNNING:
-            state.stop(request)
-        elif request.is_online:
-            state.waiting_online.pop(request.id, None)
-        elif state.resuming.pop(request.id, None) is None:
-            state.pool.remove(request.id)
-        request.move(RequestState.FINISHED)
-        del state.requests[request.id]
+        end(self._state, request)
         for listener in self._listeners:
             listener.on_end(request)

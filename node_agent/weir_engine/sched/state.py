@@ -3,7 +3,7 @@
 Changed by events only (arrival, begin, commit, abort); a plan reads it.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from weir_engine.config import ONLINE_ONLY, EngineShape, Policy
 from weir_engine.errors import UnknownRequestError
@@ -105,3 +105,17 @@ class SchedulerState:
             return self.requests[request_id]
         except KeyError:
             raise UnknownRequestError(f"request {request_id} is not known") from None
+
+    def telemetry(self) -> dict[str, int]:
+        """Sums and levels as plain types; fixed size."""
+        return {
+            **asdict(self.counters),
+            "online_running": len(self.running_online),
+            "offline_running": len(self.running_offline),
+            "online_waiting": len(self.waiting_online),
+            "offline_waiting": self.offline_waiting,
+            "offline_kv_blocks": self.kv.offline_only_blocks,
+            "free_kv_blocks": self.kv.free_blocks,
+            "total_blocks": self.kv.total_blocks,
+            "block_size_tokens": self.shape.block_size_tokens,
+        }

@@ -18,7 +18,8 @@ from weir_engine.latency.swap import SwapModel
 from weir_engine.pool.offline_pool import OfflinePool
 from weir_engine.sched.budget import SloBudget, StepBudget
 from weir_engine.sched.order import Fcfs, OnlineOrder
-from weir_engine.sched.scheduler import Scheduler, Seats
+from weir_engine.sched.scheduler import Scheduler
+from weir_engine.sched.seats import Seats
 from weir_engine.sched.selection import OfflineOrder
 from weir_engine.sim.cost import Part, StepCost
 from weir_engine.sim.cpu_lane import AttentionLane

@@ -24,7 +24,8 @@ from weir_engine.sched.order import Fcfs
 from weir_engine.sched.plan import StepOutcome, StepPlan
 from weir_engine.sched.priority_packing import PriorityPacking
 from weir_engine.sched.remaining_time import RemainingTime
-from weir_engine.sched.scheduler import Scheduler, Seats
+from weir_engine.sched.scheduler import Scheduler
+from weir_engine.sched.seats import Seats
 
 
 def slos(ttft_s: float = 1.0, tpot_s: float = 0.1) -> tuple[Slo, ...]:

@@ -1,0 +1,39 @@
+"""The seats of the scheduler: who decides what."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from weir_engine.latency.models import LatencyModel
+from weir_engine.sched.admission import Admission
+from weir_engine.sched.budget import StepBudget
+from weir_engine.sched.cpu_lane import CpuLaneView
+from weir_engine.sched.listener import StepListener
+from weir_engine.sched.order import OnlineOrder
+from weir_engine.sched.packing import Packing
+from weir_engine.sched.selection import OfflineOrder
+from weir_engine.sched.state import SchedulerState
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seats:
+    """Who decides what.
+
+    ``model`` predicts how long a step takes, ``budget`` says how long it may take, ``order`` ranks
+    online prefill, ``pool`` ranks offline requests that wait. ``listeners`` are told of events:
+    seats that decide from what happened before. ``admission`` (None: every request is taken) turns
+    online requests away, ``lane`` (None: there is none) is attention on host CPUs,
+    ``prefill_first`` lets offline prompts go before offline decodes. ``stagger_prompts``: where
+    TTFT has an objective, a prompt that ends in a long step keeps other online prompts out of it.
+    ``packing`` (None: the two phases) puts both classes into a step at once.
+    """
+
+    model: LatencyModel
+    budget: StepBudget
+    order: OnlineOrder
+    pool: OfflineOrder
+    listeners: tuple[StepListener, ...] = ()
+    admission: Admission | None = None
+    lane: CpuLaneView | None = None
+    prefill_first: bool = False
+    stagger_prompts: bool = True
+    packing: Callable[[SchedulerState], Packing] | None = None

@@ -1,0 +1,102 @@
+"""After a step: what it took, who paid for it, and what the accounts and the model learn."""
+
+from weir_engine.latency.features import EMPTY_SHAPE
+from weir_engine.latency.models import LatencyModel
+from weir_engine.request import Request
+from weir_engine.sched.account import StepTimes
+from weir_engine.sched.budget import StepBudget
+from weir_engine.sched.plan import StepOutcome, StepPlan
+from weir_engine.sched.state import SchedulerState
+from weir_engine.sched.transitions import count_on_cpu
+
+
+class Settlement:
+    """Charges each step's time to offline and online work, and tells the budget's accounts.
+
+    ``tpot_s`` is the tightest objective on TPOT (None without any). All times are seconds.
+    """
+
+    def __init__(
+        self,
+        state: SchedulerState,
+        *,
+        model: LatencyModel,
+        budget: StepBudget,
+        tpot_s: float | None,
+    ) -> None:
+        self._state = state
+        self._model = model
+        self._budget = budget
+        self._tpot_s = tpot_s
+        self._last_start_s = 0.0
+        self._last_end_s = 0.0
+        self._last_offline_s = 0.0
+
+    def arrived(self, request: Request) -> None:
+        """An online request may have come while a step with offline work ran: it waited for it."""
+        if self._last_start_s <= request.arrival_s < self._last_end_s:
+            waited_s = self._last_end_s - request.arrival_s
+            request.offline_delay_s = min(waited_s, self._last_offline_s)
+
+    def step(self, plan: StepPlan, outcome: StepOutcome) -> None:
+        """The step's time: to the model, to online requests that waited, to the accounts."""
+        counters = self._state.counters
+        same = plan.shape is plan.online_shape or plan.shape == plan.online_shape
+        offline = not same or bool(plan.piggyback)
+        duration_s = outcome.ended_s - outcome.started_s
+        base_s = self._base_s(plan, duration_s) if offline else duration_s
+        offline_s = duration_s - base_s if offline else 0.0
+        self._last_start_s, self._last_end_s = outcome.started_s, outcome.ended_s
+        self._last_offline_s = offline_s
+        counters.steps += 1
+        counters.offline_steps += offline
+        if outcome.timed:
+            self._model.update(plan.shape, duration_s - plan.piggyback_s)
+        if offline:
+            self._charge_waiting(offline_s)
+        times = StepTimes(
+            ended_s=outcome.ended_s, duration_s=duration_s, base_s=base_s, offline=offline
+        )
+        for account in self._budget.accounts:
+            account.on_step(times)
+
+    def tokens(self, outcome: StepOutcome) -> None:
+        """The step's tokens: to their requests, and their latencies to the accounts."""
+        requests, on_cpu, ended_s = self._state.requests, self._state.on_cpu, outcome.ended_s
+        for request_id, tokens in outcome.tokens.items():
+            request = requests.get(request_id)
+            if request is None or not tokens:
+                continue
+            if request_id in on_cpu:
+                count_on_cpu(self._state, request, tokens)
+            if request.is_online:
+                self._online_token(request, tokens, ended_s)
+            if request.first_token_s is None:
+                request.first_token_s = ended_s
+            request.last_token_s = ended_s
+
+    def _online_token(self, request: Request, tokens: int, now_s: float) -> None:
+        accounts = self._budget.accounts
+        self._state.counters.online_tokens += tokens
+        if request.first_token_s is None:
+            for account in accounts:
+                account.on_first_token(now_s - request.arrival_s, request.offline_delay_s)
+        elif request.last_token_s is not None:
+            for account in accounts:
+                account.on_token(now_s - request.last_token_s, self._last_offline_s)
+        if self._tpot_s is not None:
+            due_s = request.arrival_s + request.output_tokens * self._tpot_s
+            for account in accounts:
+                account.on_lateness(now_s - due_s)
+
+    def _base_s(self, plan: StepPlan, duration_s: float) -> float:
+        if plan.online_shape == EMPTY_SHAPE or plan.predicted_s <= 0:
+            return 0.0
+        return min(1.0, self._model.predict(plan.online_shape) / plan.predicted_s) * duration_s
+
+    def _charge_waiting(self, offline_s: float) -> None:
+        for request in self._state.running_online.values():
+            if request.first_token_s is None:
+                request.offline_delay_s += offline_s
+        for request in self._state.waiting_online.values():
+            request.offline_delay_s += offline_s
