@@ -1,4 +1,4 @@
-"""Fills the generated parts of README.md and docs/*.md; with --check it only says what is stale.
+"""Fills the generated parts of the Markdown pages; with --check it only says what is stale.
 
 A generated part stands between `<!-- generated:NAME -->` and `<!-- /generated:NAME -->`.
 """
@@ -189,7 +189,8 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="change nothing, name what is stale")
     check = parser.parse_args().check
     stale = []
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    for path in pages:
         text = path.read_text()
         fresh = generated(text)
         if fresh != text:

@@ -21,6 +21,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.serving import ASGIApp, serve
 
 ROOT = Path(__file__).resolve().parents[1]
+SHARED = ("api_server", "stack", "engine_host")  # servers that a run starts once
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 
@@ -30,6 +31,28 @@ def pytest_configure() -> None:
     # How long an example takes says how busy the machine is.
     hypothesis.settings.register_profile("weir", deadline=None)
     hypothesis.settings.load_profile("weir")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Beside other workers: the users of one server stay together, and what takes long begins."""
+    if not hasattr(config, "workerinput"):
+        return
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+    items.sort(key=_begins)
+
+
+def _group(item: pytest.Item) -> str:
+    servers = [name for name in SHARED if name in getattr(item, "fixturenames", ())]
+    return servers[0] if servers else item.path.relative_to(ROOT).as_posix()
+
+
+def _begins(item: pytest.Item) -> int:
+    """Earlier with a lower number: shared servers, other whole processes, the rest."""
+    if _group(item) in SHARED:
+        return SHARED.index(_group(item))
+    return len(SHARED) + (item.get_closest_marker("vllm") is None)
 
 
 @pytest.fixture(scope="session")
