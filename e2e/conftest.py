@@ -48,7 +48,10 @@ def pytest_runtest_makereport(
     cluster = item.config.stash.get(CLUSTER, None)
     if report.failed and cluster is not None:  # now: pods take their logs along when they go
         kept = cluster.keep_logs()
-        report.sections.append((f"logs of every component and pod ({call.when})", str(kept)))
+        report.sections += [
+            (f"logs of every component and pod ({call.when})", str(kept)),
+            (f"pods and warnings ({call.when})", cluster.summary()),
+        ]
     return report
 
 

@@ -29,6 +29,17 @@ def test_a_batch_job_completes_beside_online_traffic(service: Platform, key: str
         assert account(client, job["status"]["batchID"], lines=LINES) == ALL_ONCE
 
 
+def test_the_status_has_what_the_control_plane_measured(service: Platform) -> None:
+    """The traffic of the batch before was less than a minute ago."""
+    found = until_condition(service.shop, "llmservice", SERVICE, "SLOMet", within_s=30)
+    assert all(item["attained"] and item["measuredSeconds"] > 0 for item in found["status"]["slo"])
+    pods = found["status"]["pods"]
+    assert {pod["name"] for pod in pods} == {pod["metadata"]["name"] for pod in service.replicas()}
+    for pod in pods:
+        assert pod["policyFresh"]
+        assert 0 < pod["offlineKVThresholdBlocks"] <= pod["totalKVBlocks"]
+
+
 def test_the_examples_run_as_they_stand(service: Platform) -> None:
     for name in ("batchjob.yaml", "batchjob-configmap.yaml"):
         service.shop.run("apply", "-f", EXAMPLES / name)

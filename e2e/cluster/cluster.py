@@ -27,6 +27,7 @@ from e2e.cluster.node_config import PAUSE_IMAGE, NodePaths
 
 LOGS = CACHE / "logs"
 KEPT_LOGS = 10  # of the latest failures
+KEPT_WARNINGS = 20
 LOCK = Path("/run/weir-cluster.lock")
 HANDOVER_S = 30  # of a run that was killed, whose guard still removes things
 
@@ -108,6 +109,19 @@ class Cluster:
                 said = self.api.kubectl.try_run("get", kind, "--all-namespaces", "--output=yaml")
                 (kept / f"{kind}.yaml").write_text(said.stdout + said.stderr)
         return kept
+
+    def summary(self) -> str:
+        """The pods and the latest warnings, for who has no more than what a test run printed."""
+        if self.api is None or not self.api.ready():
+            return "the API server does not answer"
+        everywhere = self.api.kubectl.try_run
+        pods = everywhere("get", "pods", "--all-namespaces", "--output=wide")
+        warnings = everywhere(
+            *("get", "events", "--all-namespaces", "--field-selector=type=Warning"),
+            "--sort-by=.lastTimestamp",
+        )
+        latest = warnings.stdout.splitlines()[-KEPT_WARNINGS:]
+        return "\n".join((pods.stdout + pods.stderr, *latest))
 
     def _site(self) -> Site:
         site = self._network.site

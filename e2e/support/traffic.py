@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from openai import OpenAI, OpenAIError
 
 PAUSE_S = 0.3
+TOKENS = 24
 NEW_CONNECTION = {"Connection": "close"}  # else one pod would get them all
 
 
@@ -22,15 +23,28 @@ class Failure:
     error: str
 
 
+class CutError(OpenAIError):
+    """A stream ended before its answer did."""
+
+
 def chat(client: OpenAI, model: str) -> str:
-    """The answer to one question."""
-    answer = client.chat.completions.create(
+    """The answer to one question, streamed as applications ask for it.
+
+    Raises:
+        CutError: the stream ended before the answer did.
+        OpenAIError: no answer, or a connection that broke.
+    """
+    events = client.chat.completions.create(
         model=model,
         messages=[{"role": "user", "content": "How are you?"}],
-        max_tokens=8,
+        max_tokens=TOKENS,
+        stream=True,
         extra_headers=NEW_CONNECTION,
     )
-    return answer.choices[0].message.content or ""
+    choices = [choice for event in events for choice in event.choices]
+    if not choices or choices[-1].finish_reason is None:
+        raise CutError(f"the stream ended after {len(choices)} parts without a reason")
+    return "".join(choice.delta.content or "" for choice in choices)
 
 
 class Traffic:
