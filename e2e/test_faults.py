@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -19,7 +20,11 @@ from e2e.support.waiting import condition, until
 
 LINES = 400
 TOKENS = 64
+LONG_LINES = 700
+LONG_TOKENS = 256
+"""Of a batch that is still running when the first of the old pods drains."""
 BATCH_S = 240
+ROLLOUT_S = 240
 RECOVERY_S = 60
 NOTICE_S = 15
 """Time until requests no longer reach a pod that crashed: its endpoint is withdrawn by then."""
@@ -108,6 +113,39 @@ def test_one_operator_acts(watched: Platform) -> None:
         until(partial(exists, watched, kind, "watched"), f"another {kind}", within_s=10)
     assert len(faults.pods(watched.system, "operator")) == 2
     assert writers(watched, since) == {faults.leader(watched.system)}
+
+
+def test_a_rollout_drains(watched: Platform, key: str) -> None:
+    """Both pods are replaced while a batch runs: chunks go back, and no stream is cut."""
+    watched.settled()
+    before = {pod["metadata"]["uid"] for pod in watched.replicas()}
+    turn = {"spec": {"podTemplate": {"metadata": {"annotations": {"example.com/turn": "2"}}}}}
+    with watched.batches(key) as client:
+        with watched.traffic().running() as traffic:
+            latest = newest(client)
+            watched.shop.apply(
+                *batch_job("during-rollout", lines=LONG_LINES, max_tokens=LONG_TOKENS)
+            )
+            batch_id = until_some_done(client, after=latest, within_s=BATCH_S)
+            watched.shop.run(
+                *("patch", "llmservice", SERVICE, "--type=merge", "--patch", json.dumps(turn))
+            )
+            until(
+                lambda: (
+                    before.isdisjoint(pod["metadata"]["uid"] for pod in watched.replicas())
+                    and watched.is_settled()
+                ),
+                "every pod is another",
+                within_s=ROLLOUT_S,
+            )
+            job = until_complete(watched.shop, "during-rollout", within_s=BATCH_S)
+        assert job["status"]["counts"] == {
+            "total": LONG_LINES,
+            "completed": LONG_LINES,
+            "failed": 0,
+        }
+        assert account(client, batch_id, lines=LONG_LINES) == ALL_ONCE
+    assert (traffic.failures, traffic.answers > 0) == ([], True)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
