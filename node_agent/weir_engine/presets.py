@@ -69,7 +69,7 @@ class Preset:
     order: Callable[[], OnlineOrder] = Fcfs
     eviction: EvictionPolicy = _CLASSED
     admission: Callable[[Parts], Admission] | None = None
-    prefill_first: bool = False
+    prefill_first: bool | None = False
     stagger_prompts: bool = True
     packing: Callable[[Parts], PackingFactory] | None = None
     manager: Callable[..., KvManager] = KvManager
@@ -142,6 +142,7 @@ SEATS: dict[str, Preset] = {
         budget=_slo_budget,
         pool=_by_prefix,
         eviction=ClassedEviction(guard_online=True),
+        prefill_first=None,
     ),
     "hygen": Preset(
         source="HyGen §4",

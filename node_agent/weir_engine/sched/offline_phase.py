@@ -19,6 +19,9 @@ from weir_engine.sched.state import SchedulerState
 
 _MEDIAN = 0.5
 _CANDIDATES = 64
+# Prompts go before decodes where a decode takes as long as this many tokens of a prompt: on GPUs
+# one over thousands of tokens of context does. Below, what counts is to finish what has begun.
+_DEAR_DECODE = 10.0
 # A shorter piece of a prompt is not worth a place in the batch.
 _LEAST_CHUNK_TOKENS = 8
 
@@ -27,9 +30,12 @@ class OfflinePhase:
     """Puts the offline work of one step into a draft that has the online work."""
 
     def __init__(
-        self, state: SchedulerState, *, model: LatencyModel, prefill_first: bool = False
+        self, state: SchedulerState, *, model: LatencyModel, prefill_first: bool | None = False
     ) -> None:
-        """``prefill_first``: prompts go before decodes (OmniServe §3.3.2)."""
+        """``prefill_first``: prompts go before decodes (OmniServe §3.3.2).
+
+        None: where that serves many more tokens a second of the step.
+        """
         self._state = state
         self._model = model
         self._prefill_first = prefill_first
@@ -47,10 +53,11 @@ class OfflinePhase:
         decoding, prefilling = self._by_phase(running)
         online_decodes = draft.decode_requests
         blocked = False
-        if not self._prefill_first:
+        prefill_first = self._prompts_first(draft, decoding, limit_s)
+        if not prefill_first:
             blocked = self._decodes(draft, policy, decoding, limit_s, must_move=must_move)
         blocked |= self._prefills(draft, policy, prefilling, limit_s, must_move=must_move)
-        if self._prefill_first:
+        if prefill_first:
             if not blocked:
                 self._admissions(draft, policy, running, load.now_s, limit_s, must_move=must_move)
             blocked |= self._decodes(draft, policy, decoding, limit_s, must_move=must_move)
@@ -60,9 +67,27 @@ class OfflinePhase:
             return
         added = draft.decode_requests - online_decodes
         if (
-            added == len(decoding) and not self._prefill_first
+            added == len(decoding) and not prefill_first
         ):  # those that are held back already are company enough
             self._admissions(draft, policy, running, load.now_s, limit_s, must_move=must_move)
+
+    def _prompts_first(self, draft: StepDraft, decoding: list[Request], limit_s: float) -> bool:
+        """As set, else True when time ends the step and a decode costs many tokens of a prompt.
+
+        Asked of the step with all the decodes and a prompt of as many tokens as are left.
+        """
+        if self._prefill_first is not None:
+            return self._prefill_first
+        left, count = draft.tokens_left - len(decoding), len(decoding)
+        if left < 1 or not count:
+            return False
+        shape = draft.shape.with_prefill(left, 0)
+        prompt_s = self._model.predict(shape)
+        full_s = self._model.predict(
+            _with_decodes(shape, [request.computed_tokens + 1 for request in decoding])
+        )
+        each_s = (prompt_s - self._model.predict(draft.shape)) / left
+        return full_s > limit_s and full_s - prompt_s > _DEAR_DECODE * each_s * count
 
     def _by_phase(self, running: list[Request]) -> tuple[list[Request], list[Request]]:
         decoding: list[Request] = []
@@ -115,16 +140,7 @@ class OfflinePhase:
         contexts = [request.computed_tokens + 1 for request in decoding]
 
         def predicted_s(count: int) -> float:
-            return self._model.predict(
-                StepShape(
-                    shape.prefill_tokens,
-                    shape.prefill_history,
-                    shape.prefill_requests,
-                    shape.decode_requests + count,
-                    shape.decode_context + sum(contexts[:count]),
-                    max(shape.decode_longest, max(contexts[:count], default=0)),
-                )
-            )
+            return self._model.predict(_with_decodes(shape, contexts[:count]))
 
         low, high = 0, len(decoding)
         if high and predicted_s(high) <= limit_s:
@@ -269,6 +285,18 @@ class OfflinePhase:
             return
         last = max(running, key=lambda request: (request.arrival_s, request.id))
         draft.drop(last, self._state.kv.releasable_blocks(last.id), reason="offline-needs-room")
+
+
+def _with_decodes(shape: StepShape, contexts: list[int]) -> StepShape:
+    """The shape with decodes over these contexts in it too."""
+    return StepShape(
+        shape.prefill_tokens,
+        shape.prefill_history,
+        shape.prefill_requests,
+        shape.decode_requests + len(contexts),
+        shape.decode_context + sum(contexts),
+        max(shape.decode_longest, max(contexts, default=0)),
+    )
 
 
 def waits_for_leader(

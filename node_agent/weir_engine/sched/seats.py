@@ -22,7 +22,8 @@ class Seats:
     online prefill, ``pool`` ranks offline requests that wait. ``listeners`` are told of events:
     seats that decide from what happened before. ``admission`` (None: every request is taken) turns
     online requests away, ``lane`` (None: there is none) is attention on host CPUs,
-    ``prefill_first`` lets offline prompts go before offline decodes. ``stagger_prompts``: where
+    ``prefill_first`` lets offline prompts go before offline decodes (None: where that serves many
+    more tokens a second). ``stagger_prompts``: where
     TTFT has an objective, a prompt that ends in a long step keeps other online prompts out of it.
     ``packing`` (None: the two phases) puts both classes into a step at once.
     """
@@ -34,6 +35,6 @@ class Seats:
     listeners: tuple[StepListener, ...] = ()
     admission: Admission | None = None
     lane: CpuLaneView | None = None
-    prefill_first: bool = False
+    prefill_first: bool | None = False
     stagger_prompts: bool = True
     packing: Callable[[SchedulerState], Packing] | None = None

@@ -18,23 +18,23 @@ OPEN_POLICY = Policy(offline_kv_blocks=10_000, offline_seq_slots=10_000)
 STEP_S, TOKEN_S = 0.010, 0.001
 
 
-def exact_model() -> FittedModel:
+def exact_model(decode_s: float = TOKEN_S) -> FittedModel:
     return create(
         "attention",
         {
             "model": "attention",
             "coefficients": dict.fromkeys(create("attention").features_by_name, 0.0)
-            | _exact_coefficients(),
+            | _exact_coefficients(decode_s),
             "residuals": {str(size): [1.0] * 256 for size in range(33)},
         },
     )
 
 
-def _exact_coefficients() -> dict[str, float]:
+def _exact_coefficients(decode_s: float) -> dict[str, float]:
     names = create("attention").features_by_name
     fixed, prefill = names[0], next(n for n in names if "prefill_tokens" in n)
     decode = next(n for n in names if "decode_requests" in n)
-    return {fixed: STEP_S, prefill: TOKEN_S, decode: TOKEN_S}
+    return {fixed: STEP_S, prefill: TOKEN_S, decode: decode_s}
 
 
 def request(  # noqa: PLR0913 - a builder for tests
@@ -78,6 +78,7 @@ class MiniEngine:
     order: OnlineOrder | None = None
     preset: str = "weir"
     static_budget_s: float | None = None
+    decode_s: float = TOKEN_S
     now_s: float = 0.0
     ended: dict[str, int] = field(default_factory=dict)
     plans: list[StepPlan] = field(default_factory=list)
@@ -99,7 +100,7 @@ class MiniEngine:
             ),
             slos=self.slos,
             kv=self.kv,
-            model=exact_model(),
+            model=exact_model(self.decode_s),
             pool=self.pool,
             order=self.order,
             static_budget_s=self.static_budget_s,
@@ -166,7 +167,8 @@ class MiniEngine:
     def _cost_s(self, plan: StepPlan) -> float:
         if not plan.work:
             return plan.idle_s or STEP_S
-        return STEP_S + TOKEN_S * plan.shape.tokens
+        shape = plan.shape
+        return STEP_S + TOKEN_S * shape.prefill_tokens + self.decode_s * shape.decode_requests
 
     def run(self, steps: int = 500) -> None:
         for _ in range(steps):

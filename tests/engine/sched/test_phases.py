@@ -155,6 +155,28 @@ def test_a_held_decode_is_held_for_several_steps() -> None:
     assert len(plans[0].held) == 6 - len(kept[0])
 
 
+@pytest.mark.parametrize(
+    ("decode_tokens", "room_tokens", "decodes"),
+    [(2, 500, True), (20, 500, False), (20, 40, True)],
+    ids=["a cheap decode", "a dear decode", "the engine's tokens end the step"],
+)
+def test_prompts_go_before_decodes_that_cost_many_of_their_tokens(
+    decode_tokens: int, room_tokens: int, *, decodes: bool
+) -> None:
+    slo = Slo(metric=Metric.TBT, statistic="p99", threshold_s=0.1)
+    engine = MiniEngine(
+        slos=(slo,), blocks=200, max_batched_tokens=room_tokens, decode_s=decode_tokens * TOKEN_S
+    )
+    engine.add(request("begun", online=False, prompt=4, output=60))
+    engine.step()
+    decoding_online(engine)
+    engine.add(request("prompt", online=False, prompt=200, at=engine.now_s))
+    given = tokens_of(engine.step())
+    assert given["on"] == 1
+    assert ("begun" in given) is decodes
+    assert given["prompt"] > 30
+
+
 def test_a_solo_request_has_no_offline_company() -> None:
     """Rule 5 of design §8: suspects run one at a time."""
     engine = MiniEngine()
