@@ -76,8 +76,7 @@ def start_agent(tmp_path: Path, control_plane: FakeControlPlane) -> StartAgent:
                 yield running
             finally:
                 running.agent.request_stop()
-                if engine.hold is not None:
-                    engine.hold.set()
+                engine.hold.set()
                 with contextlib.suppress(EngineDiedError):
                     await asyncio.wait_for(running.task, 20)
                 bound.close()

@@ -58,8 +58,7 @@ async def test_the_window_is_four_times_the_slots(
 ) -> None:
     """Design §9: the look-ahead window is at most 4 x the slots."""
     control_plane.add_chunk(completion_lines(64))
-    engine = FakeEngine()
-    engine.hold = asyncio.Event()
+    engine = FakeEngine(held=True)
     async with start_agent(engine) as running:
         await running.until(lambda: len(engine.resident) == 16)
         beats = len(engine.policies)
@@ -101,8 +100,7 @@ async def test_stopping_commits_what_is_finished_and_returns_the_rest(
     """Design §8 rule 4: drain commits in part; a lost line is recomputed, never repeated."""
     control_plane.add_chunk(completion_lines(8))
     control_plane.add_chunk(completion_lines(8, first=9))
-    engine = FakeEngine()
-    engine.hold = asyncio.Event()
+    engine = FakeEngine(held=True)
     engine.holds = lambda line: line.line > 3
     async with start_agent(engine) as running:
         await running.until(lambda: len(engine.resident) == 13)
@@ -154,8 +152,7 @@ async def test_a_cancelled_chunk_stops_and_commits_what_it_has(
     start_agent: StartAgent, control_plane: FakeControlPlane
 ) -> None:
     chunk_id = control_plane.add_chunk(completion_lines(8))
-    engine = FakeEngine()
-    engine.hold = asyncio.Event()
+    engine = FakeEngine(held=True)
     engine.holds = lambda line: line.line > 2
     async with start_agent(engine) as running:
         await running.until(lambda: len(engine.executed) == 8 and len(engine.resident) == 6)
@@ -169,8 +166,7 @@ async def test_a_lost_lease_is_dropped_with_its_results(
     start_agent: StartAgent, control_plane: FakeControlPlane, tmp_path: Path
 ) -> None:
     control_plane.add_chunk(completion_lines(8))
-    engine = FakeEngine()
-    engine.hold = asyncio.Event()
+    engine = FakeEngine(held=True)
     async with start_agent(engine) as running:
         await running.until(lambda: len(engine.resident) == 8)
         control_plane.lease_work = False
@@ -208,8 +204,7 @@ async def test_an_engine_death_is_recorded_with_its_lines_and_reported_by_the_ne
 ) -> None:
     """Design §8 rule 5: lines resident in an engine that crashed become suspects."""
     control_plane.add_chunk(completion_lines(6))
-    engine = FakeEngine()
-    engine.hold = asyncio.Event()
+    engine = FakeEngine(held=True)
     async with start_agent(engine) as running:
         await running.until(lambda: len(engine.resident) == 6)
         engine.dead = True
@@ -231,8 +226,7 @@ async def test_no_line_is_suspected_that_came_after_the_death(
 ) -> None:
     """Design §8 rule 5: a solo chunk's death names one line."""
     control_plane.add_chunk(completion_lines(6), solo=True)
-    engine = FakeEngine()
-    engine.hold = asyncio.Event()
+    engine = FakeEngine(held=True)
     async with start_agent(engine) as running:
         await running.until(lambda: len(engine.resident) == 1)
         engine.dead = True
@@ -248,8 +242,7 @@ async def test_an_engine_that_is_stopped_with_its_agent_suspects_no_line(
 ) -> None:
     """Design §8 rule 5: drains do not count."""
     control_plane.add_chunk(completion_lines(6))
-    engine = FakeEngine()
-    engine.hold = asyncio.Event()
+    engine = FakeEngine(held=True)
     async with start_agent(engine) as running:
         await running.until(lambda: len(engine.resident) == 6)
         engine.dead = True  # SIGTERM to a whole control group
@@ -264,8 +257,7 @@ async def test_a_silent_engine_is_taken_for_hung_and_killed(
     start_agent: StartAgent, control_plane: FakeControlPlane
 ) -> None:
     control_plane.add_chunk(completion_lines(1), solo=True)
-    engine = FakeEngine()
-    engine.hold = asyncio.Event()
+    engine = FakeEngine(held=True)
     async with start_agent(engine, hang_after_s=1.5) as running:
         await running.until(lambda: len(engine.resident) == 1)
         engine.silent = True
@@ -364,14 +356,12 @@ async def test_a_full_disk_is_a_state_and_loses_nothing(
         return write(descriptor, content, offset)
 
     monkeypatch.setattr("weir_agent.chunks.spool.os.pwrite", pwrite)
-    engine = FakeEngine()
-    engine.hold = asyncio.Event()
+    engine = FakeEngine(held=True)
     engine.holds = lambda line: line.line > 3
     async with start_agent(engine) as running:
         await running.until(lambda: len(engine.resident) == 5)
         full["value"] = True
-        hold, engine.hold = engine.hold, None
-        hold.set()
+        engine.hold.set()
         await running.until(lambda: any(s["state"] == "disk_full" for s in control_plane.syncs))
         await running.until(lambda: sorted(control_plane.results) == [1, 2, 3])
         async with httpx.AsyncClient(base_url=running.url) as client:
@@ -423,3 +413,4 @@ async def test_a_report_that_fails_does_not_stop_the_agent(
         engine.telemetry = telemetry  # type: ignore[method-assign]
         policies = len(engine.policies)
         await running.until(lambda: len(engine.policies) > policies)
+        assert not engine.killed

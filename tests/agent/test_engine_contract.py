@@ -33,7 +33,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def test_the_fake_keeps_the_contract() -> None:
-    await check_engine(FakeEngine())
+    engine = FakeEngine()
+    await check_engine(engine)
+    assert engine.dead
 
 
 @pytest.mark.vllm

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -19,7 +20,15 @@ from weir_agent.vllm_bridge.version import (
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.32.7", "0.32.1+cpu", "0.32.0rc1"])
 def test_every_patch_of_the_supported_version_is_taken(version: str) -> None:
-    check_version(version)
+    assert not is_refused(check_version, version)
+
+
+def is_refused(check: Callable[..., None], *given: object, **named: object) -> bool:
+    try:
+        check(*given, **named)
+    except UnsupportedEngineError:
+        return True
+    return False
 
 
 @pytest.mark.parametrize("version", ["0.31.9", "0.33.0", "0.320.1", "1.0.32", "dev"])
@@ -87,7 +96,7 @@ def engine_config(**changes: object) -> SimpleNamespace:
 
 
 def test_the_configuration_that_weir_is_for_is_taken() -> None:
-    check_config(engine_config())
+    assert not is_refused(check_config, engine_config())
 
 
 @pytest.mark.parametrize(
@@ -146,7 +155,8 @@ def groups(*specs: object) -> list[SimpleNamespace]:
 
 
 def test_one_group_of_full_attention_is_taken() -> None:
-    check_kv_groups(groups(FullAttention()), full_attention=FullAttention)
+    one = groups(FullAttention())
+    assert not is_refused(check_kv_groups, one, full_attention=FullAttention)
 
 
 @pytest.mark.parametrize(

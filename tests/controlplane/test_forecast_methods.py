@@ -165,7 +165,7 @@ def test_rule_13_samples_seen_by_two_replicas_add_up(
             )
     merged = series.demand()
     for name in ("start_s", "samples", "sum_blocks", "sum_sq_blocks", "max_blocks"):
-        np.testing.assert_allclose(getattr(merged, name), getattr(whole, name))
+        assert getattr(merged, name) == pytest.approx(getattr(whole, name)), name
 
 
 def test_a_history_stays_bounded_and_keeps_the_newest() -> None:

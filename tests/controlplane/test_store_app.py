@@ -43,6 +43,7 @@ async def test_a_task_that_fails_is_started_again(tmp_path: Path) -> None:
     part = Component(name="failing", background=(failing,))
     async with running(make_settings(tmp_path), [keys_component(), part]):
         await eventually(lambda: starts >= 2)
+    assert starts >= 2
 
 
 async def test_a_hint_wakes_and_a_lost_one_costs_the_timeout_only() -> None:

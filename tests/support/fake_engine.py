@@ -22,13 +22,16 @@ from weir_agent.engine import (
 class FakeEngine:
     """Implements ``weir_agent.agent.ServingEngine``."""
 
-    def __init__(self, *, delay_s: float = 0.0) -> None:
+    def __init__(self, *, delay_s: float = 0.0, held: bool = False) -> None:
+        """``held``: no line ends until ``hold`` is set."""
         self.models = (ServedModel(name="sample", revision="", max_model_len_tokens=4096),)
         self.identity = "fake"
         self.profile: Mapping[str, Any] = {}
         self.dead = False
         self.delay_s = delay_s
-        self.hold: asyncio.Event | None = None
+        self.hold = asyncio.Event()
+        if not held:
+            self.hold.set()
         self.holds: Callable[[OfflineLine], bool] = lambda _line: True
         self.refuse_times = 0
         self.executed: list[OfflineLine] = []
@@ -53,7 +56,7 @@ class FakeEngine:
         self.on_line(line)
         try:
             await asyncio.sleep(self.delay_s)
-            if self.hold is not None and self.holds(line):
+            if self.holds(line):
                 await self.hold.wait()
         except asyncio.CancelledError:
             self.cancelled.append(line.line)

@@ -175,6 +175,8 @@ def test_an_admission_ends_the_count_of_the_waiting_request() -> None:
     kv.expect(request)
     _prefill(kv, request)
     kv.expect(request)  # not counted any more, so it can be counted again
+    with pytest.raises(DuplicateRequestError):
+        kv.expect(request)
 
 
 def test_news_of_a_waiting_request_changes_what_is_evicted_next() -> None:
