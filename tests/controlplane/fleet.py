@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Collection
 
@@ -10,6 +9,7 @@ import openai
 from openai.types import Batch as ClientBatch
 from sqlalchemy import select
 
+from tests.controlplane.support import batch_reaches
 from weir_controlplane.ids import new_id, new_nonce
 from weir_controlplane.services import Services
 from weir_controlplane.store.clock import db_now
@@ -28,13 +28,7 @@ class Fleet:
 
     async def until(self, client: openai.AsyncOpenAI, batch_id: str, status: str) -> ClientBatch:
         """The batch once it has this status; fails when it ends otherwise."""
-        async with asyncio.timeout(240):
-            while True:
-                batch = await client.batches.retrieve(batch_id)
-                if batch.status == status:
-                    return batch
-                assert batch.status not in {"completed", "failed", "expired", "cancelled"}, batch
-                await asyncio.sleep(0.02)
+        return await batch_reaches(client, batch_id, status)
 
     async def chunks(self, batch_id: str) -> list[Chunk]:
         """The chunks of a batch in prefix order."""

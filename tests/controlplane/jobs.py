@@ -14,10 +14,9 @@ import openai
 from openai.types import Batch as ClientBatch
 
 from tests.controlplane.agent_sim import SimAgent
-from tests.controlplane.support import Plane
+from tests.controlplane.support import ENDED, Plane, batch_reaches
 
 ENDPOINT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
-ENDED = {"completed", "failed", "expired", "cancelled"}
 
 
 def input_lines(count: int, *, documents: int = 5, model: str = "tiny") -> bytes:
@@ -55,13 +54,7 @@ class Lab:
 
     async def until(self, batch_id: str, status: str) -> ClientBatch:
         """The batch once it has this status; fails when it ends otherwise."""
-        async with asyncio.timeout(240):
-            while True:
-                batch = await self.openai.batches.retrieve(batch_id)
-                if batch.status == status:
-                    return batch
-                assert batch.status not in ENDED, batch
-                await asyncio.sleep(0.02)
+        return await batch_reaches(self.openai, batch_id, status)
 
     async def syncs_until(self, agent: SimAgent, done: Callable[[], bool], **given: Any) -> None:  # noqa: ANN401
         """Syncs until ``done``: what other tasks do in the background shows a little later."""

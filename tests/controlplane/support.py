@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import openai
 from fastapi import FastAPI
+from openai.types import Batch as ClientBatch
 from pydantic import SecretStr
 
 from tests.support import sqlite
@@ -19,6 +22,9 @@ from weir_controlplane.app import create_app, make_services
 from weir_controlplane.main import default_components
 from weir_controlplane.services import Component, Services
 from weir_controlplane.settings import Settings
+
+ENDED = {"completed", "failed", "expired", "cancelled"}
+_TLS = ssl.create_default_context()  # to make one takes longer than a request
 
 
 def make_settings(folder: Path, database_url: str | None = None, **given: object) -> Settings:
@@ -29,7 +35,7 @@ def make_settings(folder: Path, database_url: str | None = None, **given: object
         "data_dir": folder,
         "database_url": None if database_url is None else SecretStr(database_url),
         "models": ("tiny",),
-        "poll_s": 0.05,
+        "poll_s": 0.2,
         "sweep_s": 0.2,
     }
     return Settings(**(defaults | given))  # type: ignore[arg-type]
@@ -60,8 +66,12 @@ class Plane:
     async def client(self, key: str | None) -> AsyncIterator[httpx.AsyncClient]:
         """A client that sends ``key``."""
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        async with httpx.AsyncClient(base_url=self.url, headers=headers, timeout=60) as client:
+        async with _client(self.url, headers) as client:
             yield client
+
+
+def _client(url: str, headers: dict[str, str]) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=url, headers=headers, timeout=60, verify=_TLS)
 
 
 @contextlib.asynccontextmanager
@@ -74,8 +84,19 @@ async def running(
     async with serve(app) as url:
         key = settings.admin_key.read_text(encoding="utf-8").strip()
         headers = {"Authorization": f"Bearer {key}"}
-        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as admin:
+        async with _client(url, headers) as admin:
             yield Plane(url=url, app=app, services=services, admin=admin)
+
+
+async def batch_reaches(client: openai.AsyncOpenAI, batch_id: str, status: str) -> ClientBatch:
+    """The batch once it has this status; fails when it ends otherwise."""
+    async with asyncio.timeout(240):
+        while True:
+            batch = await client.batches.retrieve(batch_id)
+            if batch.status == status:
+                return batch
+            assert batch.status not in ENDED, batch
+            await asyncio.sleep(0.02)
 
 
 async def eventually(

@@ -187,6 +187,7 @@ async def test_what_pods_serve_counts_until_lines_are_committed(op: Operator) ->
         return ((await op.get())["eta_at"] or 0.0) > now_s + 600  # at a token a second
 
     await eventually(slow)
+    assert await slow()
 
 
 async def test_a_batch_that_gets_nowhere_is_stuck(op: Operator) -> None:

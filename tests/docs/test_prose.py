@@ -91,6 +91,15 @@ def test_weir_variables_that_are_named_exist(page: Path) -> None:
     assert set(re.findall(r"\bWEIR_[A-Z0-9_]*[A-Z0-9]\b", text)) <= known
 
 
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_tests_that_are_named_exist(page: Path) -> None:
+    """A line of a page may name tests: `path`: `test`, `test` (or a class of them)."""
+    for path, names in re.findall(r"^- `(tests/[^`]+\.py)`: (.*)$", page.read_text(), re.MULTILINE):
+        source = (ROOT / path).read_text()
+        for name in re.findall(r"`([tT]est\w+)`", names):
+            assert re.search(rf"\b{name}\b", source), f"{path}: {name}"
+
+
 def test_every_make_target_is_described() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z0-9]+):", makefile, re.MULTILINE))
