@@ -14,8 +14,9 @@ from kubernetes.config import new_client_from_config
 from benchmarks.operator.workload import MODEL
 from e2e.cluster.api_server import ApiServer
 from e2e.cluster.binaries import Binaries
-from tests.support.operator_process import OperatorProcess, until
+from tests.support.operator_process import OperatorProcess
 from tests.support.stack import Component
+from tests.support.waiting import eventually
 
 CRDS = Path(__file__).resolve().parents[2] / "crds"
 START_S = 120.0
@@ -74,7 +75,7 @@ class World:
         )
         self.controlplane.start()
         self.operator.start()
-        if not until(self.operator.leads, START_S):
+        if not eventually(self.operator.leads, within_s=START_S):
             raise RuntimeError(f"the operator does not lead: {self.operator}")
 
     def __exit__(self, *_: object) -> None:

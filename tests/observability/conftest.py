@@ -17,8 +17,9 @@ from observability.alerts import ALERTS, rules
 from tests.support.batches import as_jsonl, shared_document_lines, submit
 from tests.support.processes import ProcessDiedError, tail
 from tests.support.prometheus import PrometheusServer
-from tests.support.stack import MODEL, Stack, eventually
+from tests.support.stack import MODEL, Stack
 from tests.support.tiny import write_tiny_model
+from tests.support.waiting import eventually
 from weir_operator.metrics import OperatorMetrics
 
 SLO = (

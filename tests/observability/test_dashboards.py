@@ -18,7 +18,7 @@ from tests.observability.conftest import UNSERVED, Live
 from tests.support.batches import as_jsonl, line
 from tests.support.processes import tail
 from tests.support.prometheus import PrometheusServer
-from tests.support.stack import eventually
+from tests.support.waiting import eventually
 from weir_operator.metrics import OperatorMetrics
 
 OPERATIONS = Path(__file__).resolve().parents[2] / "docs" / "operations.md"

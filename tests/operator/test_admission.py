@@ -54,12 +54,13 @@ class Server:
         )  # fmt: skip
         return made
 
-    def replace(self, manifest: Mapping[str, Any]) -> None:
-        """Says whether an object could be replaced; raises ApiException when it could not."""
-        self._api.replace_namespaced_custom_object(
+    def replace(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        """The object as it would be replaced; raises ApiException when it could not be."""
+        found: dict[str, Any] = self._api.replace_namespaced_custom_object(
             GROUP, VERSION, self._namespace, PLURALS[manifest["kind"]],
             manifest["metadata"]["name"], manifest, field_validation="Strict", dry_run="All",
         )  # fmt: skip
+        return found
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +105,8 @@ def test_what_may_change_may_change(
     server: Server, kind: str, before: dict[str, object], after: dict[str, object]
 ) -> None:
     first = server.create(renamed(changed(good(kind), before)), keep=True)
-    server.replace(changed(first, after))
+    wanted = changed(first, after)
+    assert server.replace(wanted)["metadata"]["generation"] > first["metadata"]["generation"]
 
 
 def test_defaults_are_filled_in(inside: Kubectl) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ from e2e.cluster.api_server import ApiServer
 from e2e.cluster.audit import Call
 from e2e.cluster.binaries import Binaries
 from e2e.cluster.kubectl import Kubectl, KubectlError
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.kubernetes
 
@@ -33,15 +32,6 @@ def pod(**security: object) -> dict[str, object]:
         "metadata": {"name": "pod"},
         "spec": {"containers": [container]},
     }
-
-
-def eventually(condition: Callable[[], object], *, within_s: float = 60) -> bool:
-    deadline_s = time.monotonic() + within_s
-    while time.monotonic() < deadline_s:
-        if condition():
-            return True
-        time.sleep(0.1)
-    return False
 
 
 def test_objects_are_kept_and_read_back(kubectl: Kubectl) -> None:
@@ -132,10 +122,12 @@ def test_a_service_account_reaches_the_server_as_itself(
 
 
 def test_a_server_can_hang_die_and_come_back(tmp_path: Path) -> None:
-    """A server of its own: the other tests' goes on."""
+    """A server of its own, without controllers: the other tests' goes on."""
     server = ApiServer(tmp_path, Binaries())
     try:
-        server.start()
+        for component in (server.etcd, server.server):
+            component.start()
+            component.wait_ready()
         server.kubectl.inside("default").apply(config_map("kept"))
         server.server.pause()
         assert not server.ready()

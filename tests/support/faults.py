@@ -19,7 +19,8 @@ from tests.support.batches import (
     shared_document_lines,
     submit,
 )
-from tests.support.stack import MODEL, Stack, eventually
+from tests.support.stack import MODEL, Stack
+from tests.support.waiting import eventually
 
 Victim = Literal["agent", "controlplane", "engine"]
 VICTIMS: tuple[Victim, ...] = ("agent", "controlplane", "engine")
@@ -48,11 +49,17 @@ class Aftermath:
 
 
 def disturbed_batch(
-    stack: Stack, victim: Victim, *, kills: int, seed: int, count: int = 600
+    stack: Stack,
+    victim: Victim,
+    *,
+    kills: int,
+    seed: int,
+    count: int = 600,
+    max_tokens: int = 160,
 ) -> Aftermath:
     """Runs a batch of ``count`` lines, killing ``victim`` up to ``kills`` times while it runs."""
     source = random.Random(f"{victim} {seed}")  # noqa: S311 - when to strike
-    lines = shared_document_lines(count, documents=10, document_tokens=150, max_tokens=160)
+    lines = shared_document_lines(count, documents=10, document_tokens=150, max_tokens=max_tokens)
     client = stack.client()
     started_s = time.monotonic()
     batch = submit(client, as_jsonl(lines))

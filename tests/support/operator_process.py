@@ -11,14 +11,22 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import httpx
 
 from tests.support.processes import ProcessDiedError, free_port, tail, wait_ready
 
+# A leader that is gone is followed after 5 s. One that cannot renew ends at most 4.25 s after it
+# last did: the deadline, the watchdog's grace and its beat.
+SHORT_LEASE = {
+    "LEASE_S": "5",
+    "RENEW_DEADLINE_S": "3",
+    "RETRY_S": "0.5",
+    "LEASE_REQUEST_TIMEOUT_S": "1",
+    "WRITE_TIMEOUT_S": "1.5",
+}
 PROGRAM = ("-m", "weir_cli", "serve", "operator")
 
 
@@ -182,13 +190,3 @@ class CuttableLine:
                     if not data:
                         return
                     sink.sendall(data)
-
-
-def until(condition: Callable[[], object], within_s: float, *, every_s: float = 0.2) -> bool:
-    """Whether a condition becomes true in time; most conditions are a kubectl process each."""
-    deadline_s = time.monotonic() + within_s
-    while time.monotonic() < deadline_s:
-        if condition():
-            return True
-        time.sleep(every_s)
-    return False

@@ -11,8 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import httpx
@@ -248,15 +247,3 @@ class Stack:
             client.close()
         self.agent.close()
         self.controlplane.close()
-
-
-def eventually(
-    condition: Callable[[], bool], *, within_s: float = 180, every_s: float = 0.1
-) -> bool:
-    """Whether the condition becomes true in time."""
-    deadline_s = time.monotonic() + within_s
-    while time.monotonic() < deadline_s:
-        if condition():
-            return True
-        time.sleep(every_s)
-    return False

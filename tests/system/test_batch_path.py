@@ -21,7 +21,8 @@ from tests.support.batches import (
     shared_document_lines,
     submit,
 )
-from tests.support.stack import MODEL, Stack, eventually
+from tests.support.stack import MODEL, Stack
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.vllm, pytest.mark.timeout(600)]
 CHAT = "/v1/chat/completions"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stack import eventually
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.vllm, pytest.mark.timeout(600)]
 WEIR = (sys.executable, "-m", "weir_cli")

@@ -17,7 +17,8 @@ from tests.support.batches import (
     submit,
 )
 from tests.support.faults import online_answers
-from tests.support.stack import Stack, eventually
+from tests.support.stack import Stack
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.vllm, pytest.mark.timeout(600)]
 LINES = [line(f"line-{n}", max_tokens=32) for n in range(60)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 from collections.abc import Iterator
@@ -18,14 +19,15 @@ from e2e.cluster.api_server import ApiServer
 from e2e.cluster.kubectl import Kubectl
 from tests.controlplane.agent_sim import SimAgent
 from tests.operator.runtime.test_operator import batchjob, condition, llmservice
-from tests.support.operator_process import OperatorProcess, until
+from tests.support.operator_process import SHORT_LEASE, OperatorProcess
 from tests.support.stack import Component
+from tests.support.waiting import eventually
 from weir_cli.api import Api, KeyRequest
 from weir_cli.settings import ClientSettings
 
 pytestmark = pytest.mark.kubernetes
 
-DEADLINE_S = 4
+DEADLINE_S = 2
 
 
 @dataclass
@@ -76,7 +78,7 @@ def world(api_server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> It
             "WEIR_DEFAULT_TENANT": "team",
             "WEIR_MODELS": "m",
             "WEIR_CHUNK_LINES": "16",
-            "WEIR_POLL_S": "0.3",
+            "WEIR_POLL_S": "0.1",
         },
     )
     key_file = folder / "controlplane" / "admin.key"
@@ -86,6 +88,7 @@ def world(api_server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> It
         kubeconfig=api_server.kubeconfig,
         control_plane_url=controlplane.url,
         settings={
+            **SHORT_LEASE,
             "CONTROL_PLANE_TOKEN_FILE": str(key_file),
             "FINALIZER_DEADLINE_S": str(DEADLINE_S),
             "CONTROL_PLANE_TIMEOUT_S": "2",
@@ -94,7 +97,7 @@ def world(api_server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> It
     try:
         operator.start(wait=False)  # without a control plane it starts all the same
         controlplane.start()
-        assert until(operator.ready, 60), operator
+        assert eventually(operator.ready), operator
         yield World(controlplane, operator, key_file.read_text().strip())
     finally:
         operator.close()
@@ -134,14 +137,14 @@ def is_gone(kubectl: Kubectl, name: str = "nightly") -> bool:
 async def test_one_batch_over_restarts_then_complete_then_gone(
     world: World, kubectl: Kubectl, namespace: str
 ) -> None:
-    kubectl.apply(llmservice(), lined(count=40, ttlSecondsAfterFinished=3))
-    assert until(lambda: status(kubectl).get("batchID"), 20), world.operator
+    kubectl.apply(llmservice(), lined(count=40, ttlSecondsAfterFinished=2))
+    assert eventually(lambda: status(kubectl).get("batchID")), world.operator
     batch_id = status(kubectl)["batchID"]
     world.operator.send(signal.SIGKILL)
     world.operator.wait(5)
     world.operator.start()
-    assert until(world.operator.leads, 20), world.operator
-    until(lambda: False, 1.5)
+    assert eventually(world.operator.leads), world.operator
+    await asyncio.sleep(1)
     assert status(kubectl)["batchID"] == batch_id
     assert {name: job["batch_id"] for name, job in world.jobs(namespace).items()} == {
         "nightly": batch_id
@@ -165,34 +168,34 @@ async def test_one_batch_over_restarts_then_complete_then_gone(
     kubectl.run("wait", "--for=condition=Complete", "batchjob/nightly", "--timeout=15s")
     done = status(kubectl)
     assert done["counts"] == {"total": 40, "completed": 40, "failed": 0}
-    assert until(lambda: "Completed" in events(kubectl), 5), events(kubectl)
-    assert until(lambda: is_gone(kubectl), 15), world.operator
-    assert until(lambda: "nightly" not in world.jobs(namespace), 10), world.jobs(namespace)
+    assert eventually(lambda: "Completed" in events(kubectl)), events(kubectl)
+    assert eventually(lambda: is_gone(kubectl)), world.operator
+    assert eventually(lambda: "nightly" not in world.jobs(namespace)), world.jobs(namespace)
 
 
 def test_suspend_works_both_ways(world: World, kubectl: Kubectl, namespace: str) -> None:
     kubectl.apply(llmservice(), lined(suspend=True))
     suspended = ("batchjob", "nightly", "Suspended")
-    assert until(lambda: condition(kubectl, *suspended).get("status") == "True", 15)
+    assert eventually(lambda: condition(kubectl, *suspended).get("status") == "True")
     assert "batchID" not in status(kubectl)
     resume, pause = ('{"spec":{"suspend":false}}', '{"spec":{"suspend":true}}')
     kubectl.run("patch", "batchjob", "nightly", "--type=merge", "-p", resume)
-    assert until(lambda: status(kubectl).get("batchID"), 15), world.operator
-    assert until(lambda: condition(kubectl, *suspended).get("status") == "False", 10)
+    assert eventually(lambda: status(kubectl).get("batchID")), world.operator
+    assert eventually(lambda: condition(kubectl, *suspended).get("status") == "False")
     kubectl.run("patch", "batchjob", "nightly", "--type=merge", "-p", pause)
-    assert until(lambda: world.jobs(namespace)["nightly"]["suspended"], 10), world.operator
-    assert until(lambda: condition(kubectl, *suspended).get("status") == "True", 10)
+    assert eventually(lambda: world.jobs(namespace)["nightly"]["suspended"]), world.operator
+    assert eventually(lambda: condition(kubectl, *suspended).get("status") == "True")
 
 
 def test_a_deadline_that_passes_is_said(world: World, kubectl: Kubectl) -> None:
     soon = (datetime.now(UTC) + timedelta(seconds=4)).isoformat(timespec="seconds")
     kubectl.apply(llmservice(), lined(deadline=soon))
-    assert until(lambda: status(kubectl).get("batchID"), 15), world.operator
+    assert eventually(lambda: status(kubectl).get("batchID")), world.operator
     kubectl.run("wait", "--for=condition=AtRisk", "batchjob/nightly", "--timeout=15s")
     at_risk = ("batchjob", "nightly", "AtRisk")  # by forecast before, then for sure
-    assert until(lambda: condition(kubectl, *at_risk)["reason"] == "DeadlinePassed", 10)
+    assert eventually(lambda: condition(kubectl, *at_risk)["reason"] == "DeadlinePassed")
     assert condition(kubectl, "batchjob", "nightly", "Failed")["status"] == "False"
-    assert until(lambda: "DeadlinePassed" in events(kubectl), 5), events(kubectl)
+    assert eventually(lambda: "DeadlinePassed" in events(kubectl)), events(kubectl)
 
 
 def test_an_input_by_uri_is_read_and_another_controllers_job_left_alone(
@@ -210,7 +213,7 @@ def test_an_input_by_uri_is_read_and_another_controllers_job_left_alone(
         lined("refused", input=elsewhere),
         lined("theirs", managedBy="kueue.x-k8s.io/multikueue"),
     )
-    assert until(lambda: status(kubectl).get("counts", {}).get("total") == 7, 20), world.operator
+    assert eventually(lambda: status(kubectl).get("counts", {}).get("total") == 7), world.operator
     kubectl.run("wait", "--for=condition=Failed", "batchjob/refused", "--timeout=15s")
     assert "input.uri" in condition(kubectl, "batchjob", "refused", "Failed")["message"]
     theirs = kubectl.get("batchjob", "theirs")
@@ -221,11 +224,11 @@ def test_an_input_by_uri_is_read_and_another_controllers_job_left_alone(
 
 def test_deleting_cancels(world: World, kubectl: Kubectl) -> None:
     kubectl.apply(llmservice(), lined())
-    assert until(lambda: status(kubectl).get("batchID"), 20), world.operator
+    assert eventually(lambda: status(kubectl).get("batchID")), world.operator
     batch_id = status(kubectl)["batchID"]
     kubectl.run("delete", "batchjob", "nightly", "--timeout=20s")
     assert is_gone(kubectl)
-    assert until(partial(is_cancelled, world, batch_id), 15)
+    assert eventually(partial(is_cancelled, world, batch_id))
 
 
 def batch_status(world: World, batch_id: str) -> str:
@@ -250,10 +253,10 @@ def test_pods_are_registered_and_released(world: World, kubectl: Kubectl, namesp
     def pods() -> set[str]:
         return {str(pod["metadata"]["uid"]) for pod in kubectl.list("pods")}
 
-    assert until(lambda: len(pods()) == 2, 20), world.operator
-    assert until(lambda: world.services(namespace).get("chat") == pods(), 10), world.operator
+    assert eventually(lambda: len(pods()) == 2), world.operator
+    assert eventually(lambda: world.services(namespace).get("chat") == pods()), world.operator
     kubectl.run("delete", "llmservice", "chat")
-    assert until(lambda: "chat" not in world.services(namespace), 30), world.operator
+    assert eventually(lambda: "chat" not in world.services(namespace)), world.operator
 
 
 def test_a_control_plane_that_is_away_holds_nothing_up_for_long(
@@ -263,13 +266,13 @@ def test_a_control_plane_that_is_away_holds_nothing_up_for_long(
     kubectl.run("create", "namespace", f"{namespace}-ends")
     ends.apply(llmservice(), lined("held"))
     kubectl.apply(llmservice(), lined("left"))
-    assert until(lambda: status(kubectl, "left").get("batchID"), 20), world.operator
-    assert until(lambda: status(ends, "held").get("batchID"), 20), world.operator
+    assert eventually(lambda: status(kubectl, "left").get("batchID")), world.operator
+    assert eventually(lambda: status(ends, "held").get("batchID")), world.operator
     batch_ids = [status(kubectl, "left")["batchID"], status(ends, "held")["batchID"]]
     world.controlplane.kill()
     try:
         kubectl.apply(lined("waits"), llmservice("other"))
-        assert until(lambda: kubectl.get("deployment", "other"), 10), world.operator
+        assert eventually(lambda: kubectl.get("deployment", "other")), world.operator
         kubectl.run("delete", "batchjob", "left", f"--timeout={DEADLINE_S + 15}s")
         assert is_gone(kubectl, "left")
         kubectl.run("delete", "namespace", f"{namespace}-ends", "--timeout=45s")
@@ -277,8 +280,8 @@ def test_a_control_plane_that_is_away_holds_nothing_up_for_long(
     finally:
         world.controlplane.start()
     for batch_id in batch_ids:
-        assert until(partial(is_cancelled, world, batch_id), 20), world.operator
-    assert until(lambda: status(kubectl, "waits").get("batchID"), 20), world.operator
+        assert eventually(partial(is_cancelled, world, batch_id)), world.operator
+    assert eventually(lambda: status(kubectl, "waits").get("batchID")), world.operator
     # Other tests' namespaces may end meanwhile: their batches are orphans too.
     assert world.operator.metric("weir_operator_orphans_cancelled_total") >= 2
 
@@ -286,9 +289,9 @@ def test_a_control_plane_that_is_away_holds_nothing_up_for_long(
 def test_a_refusal_is_said_and_ends_when_its_cause_does(world: World, kubectl: Kubectl) -> None:
     named = {"configMapKeyRef": {"name": "lines", "key": "input.jsonl"}}
     kubectl.apply(llmservice(), lined(input=named))
-    assert until(lambda: status(kubectl).get("conditions"), 15), world.operator
+    assert eventually(lambda: status(kubectl).get("conditions")), world.operator
     assert "batchID" not in status(kubectl)
     given = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "lines"}}
     kubectl.apply({**given, "data": {"input.jsonl": lines(3)}})
     kubectl.run("label", "batchjob", "nightly", "look=again")
-    assert until(lambda: status(kubectl).get("batchID"), 15), world.operator
+    assert eventually(lambda: status(kubectl).get("batchID")), world.operator

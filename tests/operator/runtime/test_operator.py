@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 
 from e2e.cluster.api_server import ApiServer
 from e2e.cluster.kubectl import Kubectl
-from tests.support.operator_process import OperatorProcess, until
+from tests.support.operator_process import OperatorProcess
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.kubernetes
 
@@ -62,7 +64,16 @@ def operator(
 
 
 def missing(kubectl: Kubectl, children: tuple[tuple[str, str], ...] = CHILDREN) -> list[str]:
-    return [kind for kind, name in children if kubectl.get(kind, name) is None]
+    there = objects(kubectl, children)
+    return [kind for kind, _ in children if kind not in there]
+
+
+def objects(kubectl: Kubectl, places: tuple[tuple[str, str], ...]) -> dict[str, dict[str, Any]]:
+    """Those of these objects that are there, by kind in lower case, in one call."""
+    asked = [f"{kind}/{name}" for kind, name in places]
+    found = kubectl.run("get", *asked, "--ignore-not-found", "--output=json").stdout
+    items = json.loads(found)["items"] if found.strip() else []
+    return {str(item["kind"]).lower(): item for item in items}
 
 
 def condition(kubectl: Kubectl, kind: str, name: str, which: str) -> dict[str, Any]:
@@ -73,9 +84,9 @@ def condition(kubectl: Kubectl, kind: str, name: str, which: str) -> dict[str, A
 
 def test_children_live_with_their_service(operator: OperatorProcess, kubectl: Kubectl) -> None:
     kubectl.apply(llmservice())
-    assert until(lambda: not missing(kubectl), 15), (missing(kubectl), operator)
+    assert eventually(lambda: not missing(kubectl)), (missing(kubectl), operator)
     configured = ("llmservice", "chat", "Configured")
-    assert until(lambda: condition(kubectl, *configured).get("status") == "True", 10), operator
+    assert eventually(lambda: condition(kubectl, *configured).get("status") == "True"), operator
     live = kubectl.get("llmservice", "chat")
     assert live is not None
     assert live["status"]["observedGeneration"] == live["metadata"]["generation"]
@@ -87,8 +98,8 @@ def test_applying_twice_writes_nothing(
     objects = (llmservice(), batchjob())
     for options in ((), ("--server-side", "--force-conflicts")):
         kubectl.apply(*objects, options=options)
-        assert until(lambda: condition(kubectl, "llmservice", "chat", "Available"), 15), operator
-        assert until(lambda: condition(kubectl, "batchjob", "nightly", "Accepted"), 10), operator
+        assert eventually(lambda: condition(kubectl, "llmservice", "chat", "Available")), operator
+        assert eventually(lambda: condition(kubectl, "batchjob", "nightly", "Accepted")), operator
         steady(api_server, operator, namespace)
         versions, before = resource_versions(kubectl), api_server.audit.position()
         kubectl.apply(*objects, options=options)
@@ -105,8 +116,8 @@ def test_applying_twice_writes_nothing(
 def resource_versions(kubectl: Kubectl) -> list[str]:
     """Of the user's objects and of every child."""
     places = (("llmservice", "chat"), ("batchjob", "nightly"), *CHILDREN)
-    found = [kubectl.get(kind, name) or {} for kind, name in places]
-    return [str(item["metadata"]["resourceVersion"]) for item in found]
+    found = objects(kubectl, places)
+    return [str(found[kind]["metadata"]["resourceVersion"]) for kind, _ in places]
 
 
 def uid(kubectl: Kubectl, kind: str, name: str) -> str | None:
@@ -128,11 +139,11 @@ def steady(api_server: ApiServer, operator: OperatorProcess, namespace: str) -> 
 
     def quiet() -> bool:
         before = api_server.audit.position()
-        until(lambda: False, 1.2)
+        time.sleep(1)
         written = api_server.audit.writes(since=before, namespace=namespace)
         return not [call for call in written if is_its(call.user_agent, operator, call.resource)]
 
-    assert until(quiet, 20), operator
+    assert eventually(quiet), operator
 
 
 EDITS: dict[str, dict[str, Any]] = {
@@ -150,7 +161,7 @@ def test_any_child_edited_or_deleted_is_back_and_foreign_fields_stay(
     operator: OperatorProcess, kubectl: Kubectl, kind: str
 ) -> None:
     kubectl.apply(llmservice(autoscaling={"type": "HPA", "maxReplicas": 4, "metrics": [METRIC]}))
-    assert until(lambda: kubectl.get(kind, "chat"), 15), operator
+    assert eventually(lambda: kubectl.get(kind, "chat")), operator
     before = kubectl.get(kind, "chat")
     assert before is not None
     foreign = {"metadata": {"annotations": {"team": "search"}, "labels": {"theirs": "1"}}}
@@ -160,7 +171,7 @@ def test_any_child_edited_or_deleted_is_back_and_foreign_fields_stay(
         found = kubectl.get(kind, "chat") or {}
         return all(found.get(field) == before.get(field) for field in EDITS[kind])
 
-    assert until(back, 5), (kubectl.get(kind, "chat"), operator)
+    assert eventually(back), (kubectl.get(kind, "chat"), operator)
     found = kubectl.get(kind, "chat")
     assert found is not None
     assert found["metadata"]["annotations"]["team"] == "search"
@@ -168,12 +179,12 @@ def test_any_child_edited_or_deleted_is_back_and_foreign_fields_stay(
 
     before_uid = uid(kubectl, kind, "chat")
     kubectl.run("delete", kind, "chat", "--wait=false")
-    assert until(partial(is_another, kubectl, kind, "chat", before_uid), 5), operator
+    assert eventually(partial(is_another, kubectl, kind, "chat", before_uid)), operator
 
 
 def test_edits_are_undone_and_additions_kept(operator: OperatorProcess, kubectl: Kubectl) -> None:
     kubectl.apply(llmservice())
-    assert until(lambda: not missing(kubectl), 15), operator
+    assert eventually(lambda: not missing(kubectl)), operator
     users = '{"metadata":{"annotations":{"team":"search"}},"spec":{"revisionHistoryLimit":3}}'
     kubectl.run("patch", "deployment", "chat", "--type=merge", "-p", users)
     kubectl.run("scale", "deployment", "chat", "--replicas=7")
@@ -181,7 +192,7 @@ def test_edits_are_undone_and_additions_kept(operator: OperatorProcess, kubectl:
     def replicas() -> int:
         return int((kubectl.get("deployment", "chat") or {"spec": {}})["spec"].get("replicas", -1))
 
-    assert until(lambda: replicas() == 1, 5), operator
+    assert eventually(lambda: replicas() == 1), operator
     found = kubectl.get("deployment", "chat")
     assert found is not None
     assert found["metadata"]["annotations"]["team"] == "search"
@@ -189,22 +200,22 @@ def test_edits_are_undone_and_additions_kept(operator: OperatorProcess, kubectl:
 
     # Scaling is by the service alone.
     kubectl.run("scale", "llmservice", "chat", "--replicas=3")
-    assert until(lambda: replicas() == 3, 5), operator
+    assert eventually(lambda: replicas() == 3), operator
 
 
 def test_a_pause_leaves_children_alone_and_a_refusal_is_said(
     operator: OperatorProcess, kubectl: Kubectl
 ) -> None:
     kubectl.apply(llmservice())
-    assert until(lambda: not missing(kubectl), 15), operator
+    assert eventually(lambda: not missing(kubectl)), operator
     kubectl.run("annotate", "llmservice", "chat", "weir.dev/paused=true")
     configured = ("llmservice", "chat", "Configured")
-    assert until(lambda: condition(kubectl, *configured).get("reason") == "Paused", 5), operator
+    assert eventually(lambda: condition(kubectl, *configured).get("reason") == "Paused"), operator
     kubectl.run("delete", "service", "chat")
-    until(lambda: False, 2)
+    time.sleep(1)
     assert missing(kubectl) == ["service"]
     kubectl.run("annotate", "llmservice", "chat", "weir.dev/paused-")
-    assert until(lambda: not missing(kubectl), 5), operator
+    assert eventually(lambda: not missing(kubectl)), operator
 
     theirs = {
         "apiVersion": "v1",
@@ -215,7 +226,7 @@ def test_a_pause_leaves_children_alone_and_a_refusal_is_said(
     kubectl.apply(theirs)
     kubectl.apply(llmservice("taken"))
     refused = ("llmservice", "taken", "Configured")
-    assert until(lambda: condition(kubectl, *refused).get("status") == "False", 10), operator
+    assert eventually(lambda: condition(kubectl, *refused).get("status") == "False"), operator
     assert "rename the LLMService" in condition(kubectl, *refused)["message"]
     found = kubectl.get("service", "taken")
     assert found is not None
@@ -226,6 +237,6 @@ def test_deleting_a_service_deletes_its_children(
     operator: OperatorProcess, kubectl: Kubectl
 ) -> None:
     kubectl.apply(llmservice())
-    assert until(lambda: not missing(kubectl), 15), operator
+    assert eventually(lambda: not missing(kubectl)), operator
     kubectl.run("delete", "llmservice", "chat", "--wait=true", "--timeout=20s")
-    assert until(lambda: len(missing(kubectl)) == len(CHILDREN), 20), missing(kubectl)
+    assert eventually(lambda: len(missing(kubectl)) == len(CHILDREN)), missing(kubectl)

@@ -11,7 +11,8 @@ import pytest
 from e2e.cluster.api_server import ApiServer
 from e2e.cluster.kubectl import Kubectl
 from tests.operator.runtime.test_operator import condition, is_another, llmservice, uid
-from tests.support.operator_process import OperatorProcess, until
+from tests.support.operator_process import OperatorProcess
+from tests.support.waiting import eventually
 from weir_operator.planning.kinds import POD_MONITOR, SCALED_OBJECT, Kind
 
 pytestmark = pytest.mark.kubernetes
@@ -44,26 +45,26 @@ def test_kinds_that_come_are_used_and_kinds_that_go_stop_nothing(
         tmp_path,
         kubeconfig=api_server.kubeconfig,
         namespace=namespace,
-        settings={"RESYNC_S": "2"},
+        settings={"RESYNC_S": "1"},
     )
     crds = [crd(POD_MONITOR), crd(SCALED_OBJECT)]
     configured = ("llmservice", "chat", "Configured")
     try:
         operator.start()
         kubectl.apply(llmservice(autoscaling=KEDA))
-        assert until(lambda: condition(kubectl, *configured).get("reason") == "KindMissing", 20)
+        assert eventually(lambda: condition(kubectl, *configured).get("reason") == "KindMissing")
         kubectl.apply(*crds)
-        assert until(lambda: condition(kubectl, *configured).get("status") == "True", 20), operator
+        assert eventually(lambda: condition(kubectl, *configured).get("status") == "True"), operator
         for kind in (POD_MONITOR.plural, SCALED_OBJECT.plural):
             before = uid(kubectl, kind, "chat")
             assert before is not None
             kubectl.run("delete", kind, "chat", "--wait=false")
-            assert until(partial(is_another, kubectl, kind, "chat", before), 5), (kind, operator)
+            assert eventually(partial(is_another, kubectl, kind, "chat", before)), (kind, operator)
         for manifest in crds:
             kubectl.run("delete", "crd", manifest["metadata"]["name"], "--timeout=30s")
-        assert until(lambda: condition(kubectl, *configured).get("reason") == "KindMissing", 20)
+        assert eventually(lambda: condition(kubectl, *configured).get("reason") == "KindMissing")
         kubectl.run("scale", "llmservice", "chat", "--replicas=2")
-        assert until(lambda: replicas(kubectl) == 2, 5), operator
+        assert eventually(lambda: replicas(kubectl) == 2), operator
     finally:
         operator.close()
         for manifest in crds:
