@@ -123,19 +123,8 @@ def assemble(settings: OperatorSettings, configuration: Configuration) -> Parts:
         clock=clock,
         on_reached=progress.note_reached,
     )
-    queue = WorkQueue(
-        Reconciler(observer, executor, metrics=metrics).reconcile,
-        QueueTerms(
-            workers=settings.workers,
-            rate_per_s=settings.reconciles_per_s,
-            backoff_first_s=settings.backoff_first_s,
-            backoff_most_s=settings.backoff_most_s,
-            timeout_s=settings.reconcile_timeout_s,
-        ),
-        clock=clock,
-        random=random,
-    )
-    late.queue = queue
+    reconciler = Reconciler(observer, executor, metrics=metrics)
+    late.queue = queue = _queue(settings, reconciler, random)
     metrics.queue_depth.set_function(lambda: queue.depth)
     metrics.queue_delayed.set_function(lambda: queue.delayed)
     metrics.leader.set_function(lambda: float(elector.may_write()))
@@ -184,6 +173,17 @@ def _elector(
         random=random,
         on_lost=end_process,
     )
+
+
+def _queue(settings: OperatorSettings, reconciler: Reconciler, random: Random) -> WorkQueue:
+    terms = QueueTerms(
+        workers=settings.workers,
+        rate_per_s=settings.reconciles_per_s,
+        backoff_first_s=settings.backoff_first_s,
+        backoff_most_s=settings.backoff_most_s,
+        timeout_s=settings.reconcile_timeout_s,
+    )
+    return WorkQueue(reconciler.reconcile, terms, clock=time.monotonic, random=random)
 
 
 def _http(settings: OperatorSettings) -> httpx.AsyncClient:

@@ -37,7 +37,7 @@ from weir_engine.sim.records import SimResult
 from weir_engine.sim.replica import Replica
 
 _SLICES = 200
-_DRAIN_S = 60.0  # after the last arrival, so that it can be answered
+DRAIN_S = 60.0  # after the last arrival, so that it can be answered
 
 Profile = Annotated[
     str,
@@ -104,7 +104,7 @@ def sim(  # noqa: PLR0913 - one option each
     results = simulate(
         replica, preset, online, batch, replicas=replicas, seconds=seconds, budget_s=budget_s
     )
-    found = outcome(results, slos, arrived=len(online), seconds=seconds + _DRAIN_S)
+    found = outcome(results, slos, arrived=len(online), seconds=seconds + DRAIN_S)
     show(found)
     if json is not None:
         write_json(found, json)
@@ -150,7 +150,7 @@ def simulate(  # noqa: PLR0913 - one run, all that it depends on
         )
         with _bar(title) as done:
             for i in range(1, _SLICES + 1):
-                fleet.advance((seconds + _DRAIN_S) * i / _SLICES)
+                fleet.advance((seconds + DRAIN_S) * i / _SLICES)
                 done(i)
     except ConfigError as error:
         raise CliError(

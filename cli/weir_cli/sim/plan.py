@@ -14,6 +14,7 @@ from weir_cli.console import out
 from weir_cli.errors import CliError, ExitStatus
 from weir_cli.sim.command import (
     DEFAULT_PROFILE,
+    DRAIN_S,
     Backend,
     BatchedTokens,
     BudgetMs,
@@ -119,8 +120,8 @@ def plan(  # noqa: PLR0913 - one option each
         budget_s=budget_s,
         title="with batch work",
     )
-    found = outcome(results, slos, arrived=len(day), seconds=seconds + 60.0)
-    tokens = offline_tokens_a_day(results, seconds=seconds + 60.0)
+    found = outcome(results, slos, arrived=len(day), seconds=seconds + DRAIN_S)
+    tokens = offline_tokens_a_day(results, seconds=seconds + DRAIN_S)
     held = all(slo.held for slo in found.slos)
     out.print(
         f"{replicas} replica(s) of {profile}; besides, {tokens / 1e6:.1f} M batch tokens a day "
