@@ -10,7 +10,7 @@ from weir_engine.sched.feedback import TailFeedback
 # Share of the SLO's own tail that planning aims at; the rest is for what no plan foresees.
 _TAIL_SHARE = 0.5
 # A percentile budget is the median that keeps this residual quantile within the threshold.
-_GUARD_QUANTILE = 0.98
+_GUARD_QUANTILE = 0.995
 # The bank must hold this many average tokens' worth of threshold for each decoder before it is
 # spent, and is spent down to a share of that: long episodes, since requests that leave and rejoin
 # the running batch cost the engine time.
