@@ -358,6 +358,7 @@ def notes_of(found: dict[str, Seeds]) -> tuple[str, ...]:
         f"{decoded[0]:.1f} offline tokens/s and Sarathi-Serve {decoded[1]:.1f}; of all offline "
         f"tokens they serve {served[0]:.0f} and {served[1]:.0f} a second."
     )
+    both = ("weir", "omniserve")
     behind = [
         name
         for name in _LOADED
@@ -365,10 +366,15 @@ def notes_of(found: dict[str, Seeds]) -> tuple[str, ...]:
         and fmean(_ratios(found[name], "weir", "omniserve", "offline_s")) < 1
     ]
     if behind:
+        shown = "; ".join(
+            " and ".join(f"{1e3 * fmean(_each(found[name], arm, 'step_s')):.0f}" for arm in both)
+            + f" ms in {name}"
+            for name in behind
+        )
         notes.append(
-            f"**Weir serves less than OmniServe in {', '.join(behind)}.** It plans every gap "
-            "between tokens within the pace, and its feedback counts each token: with 200 decoders "
-            "one late step moves it to its floor, and the next step is half as long."
+            f"**Weir serves less than OmniServe in {', '.join(behind)}.** Where the pace binds, "
+            "what a step holds beyond its decodes grows with every millisecond, and Weir's steps "
+            f"end earlier, by the tail that it measures (mean, Weir's and OmniServe's: {shown})."
         )
     return tuple(notes)
 
