@@ -14,6 +14,8 @@ from e2e.support.platform import SHOP, SYSTEM, Platform
 from tests.chart import rbac_table
 
 LINE = re.compile(r"^(?P<resource>\S*)\s+\[.*?\]\s+\[(?P<names>.*?)\]\s+\[(?P<verbs>.*?)\]$")
+UNKNOWN_PROCESS = 1_000_000
+"""An incarnation that nobody has: any replica asks the database, which refuses it."""
 Right = tuple[str, str, str]
 """A resource with its API group, an object's name or none for all, a verb."""
 
@@ -77,7 +79,7 @@ def sync(platform: Platform, agent: str, bearer: str | None) -> int:
     """The status of a sync as an agent of the shop. It is of no known process."""
     body = {
         "boot_id": "nobody",
-        "incarnation": 1,
+        "incarnation": UNKNOWN_PROCESS,
         "sequence": 1,
         "service": f"{SHOP}/{SERVICE}",
         "state": "starting",
