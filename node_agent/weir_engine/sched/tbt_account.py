@@ -7,10 +7,9 @@ from weir_engine.latency.models import LatencyModel
 from weir_engine.sched.account import NO_LIMIT, OnlineLoad, QuietAccount, StepLimit, StepTimes
 from weir_engine.sched.feedback import TailFeedback
 
-# Share of the SLO's own tail that planning aims at; the rest is for what no plan foresees.
+# Share of the SLO's own tail that planning aims at; the rest is for what no plan foresees. The
+# budget is the median whose residual stays within the threshold but for that share.
 _TAIL_SHARE = 0.5
-# A percentile budget is the median that keeps this residual quantile within the threshold.
-_GUARD_QUANTILE = 0.995
 # The bank must hold this many average tokens' worth of threshold for each decoder before it is
 # spent, and is spent down to a share of that: long episodes, since requests that leave and rejoin
 # the running batch cost the engine time.
@@ -42,7 +41,9 @@ class TailTbtAccount(QuietAccount):
         self._threshold_s = slo.threshold_s
         self._delay_s = 0.0
         self._model = model
-        self._feedback = TailFeedback(allowed=(1 - slo.quantile) * _TAIL_SHARE, high=1.15)
+        aimed = (1 - slo.quantile) * _TAIL_SHARE
+        self._guard_quantile = 1 - aimed
+        self._feedback = TailFeedback(allowed=aimed, high=1.15)
         self._whole_prefill = whole_prefill
         self._allowed = (1 - slo.quantile) * _CREDIT_SHARE
         self._credit = _FIRST_CREDIT
@@ -51,7 +52,7 @@ class TailTbtAccount(QuietAccount):
         if load.earliest_token_s is None:
             return inf
         slack_s = self._threshold_s - self._delay_s - (load.now_s - load.earliest_token_s)
-        guarded_s = self._model.within(max(slack_s, 0.0), _GUARD_QUANTILE)
+        guarded_s = self._model.within(max(slack_s, 0.0), self._guard_quantile)
         return min(slack_s, guarded_s * self._feedback.factor)
 
     def prefill_limit(self, load: OnlineLoad) -> float:
