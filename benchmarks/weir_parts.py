@@ -138,6 +138,9 @@ class NoFeedback:
     def observe(self, *, over: bool) -> None:
         """Makes no difference."""
 
+    def end_step(self) -> None:
+        """Makes no difference."""
+
 
 def victims_by_tail(
     running: Iterable[Request],
@@ -194,8 +197,8 @@ VARIANTS: dict[str, Patches] = {
     "weir": (nullcontext,),
     "even-mean": (partial(patch.object, budget, "MeanTbtAccount", EvenMeanAccount),),
     "no-feedback": (partial(patch.object, tbt_account, "TailFeedback", NoFeedback),),
-    "median-guard": (partial(patch.object, tbt_account, "_GUARD_QUANTILE", 0.5),),
-    "q95-guard": (partial(patch.object, tbt_account, "_GUARD_QUANTILE", 0.95),),
+    "median-guard": (partial(patch.object, tbt_account, "guard_quantile", lambda _: 0.5),),
+    "q95-guard": (partial(patch.object, tbt_account, "guard_quantile", lambda _: 0.95),),
     "modulewise": (partial(_model, "modulewise"),),
     "knee": (
         partial(_model, "modulewise"),

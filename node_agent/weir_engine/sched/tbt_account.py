@@ -24,6 +24,11 @@ _BANK_CAP_TOKENS = 2000.0
 _TOLERANCE_SHARE = 0.85
 
 
+def guard_quantile(aimed: float) -> float:
+    """The residual quantile that leaves the share ``aimed`` of steps late."""
+    return 1 - aimed
+
+
 class TailTbtAccount(QuietAccount):
     """A percentile of TBT: every step with an online decoder ends before its next deadline.
 
@@ -42,7 +47,7 @@ class TailTbtAccount(QuietAccount):
         self._delay_s = 0.0
         self._model = model
         aimed = (1 - slo.quantile) * _TAIL_SHARE
-        self._guard_quantile = 1 - aimed
+        self._guard_quantile = guard_quantile(aimed)
         self._feedback = TailFeedback(allowed=aimed, high=1.15)
         self._whole_prefill = whole_prefill
         self._allowed = (1 - slo.quantile) * _CREDIT_SHARE
