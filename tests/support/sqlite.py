@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import functools
 import shutil
 import tempfile
@@ -16,13 +17,14 @@ def provide(path: Path) -> None:
     """Puts a copy at ``path``, unless a database is there."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(Path(_template().name) / "weir.db", path)
+        shutil.copyfile(_template() / "weir.db", path)
 
 
 @functools.cache
-def _template() -> tempfile.TemporaryDirectory[str]:
-    folder = tempfile.TemporaryDirectory(prefix="weir-test-sqlite-")
-    migrate(f"sqlite+aiosqlite:///{folder.name}/weir.db")
+def _template() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="weir-test-sqlite-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    migrate(f"sqlite+aiosqlite:///{folder}/weir.db")
     return folder
 
 
