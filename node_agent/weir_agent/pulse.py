@@ -6,7 +6,6 @@ Runs whether or not there is a control plane.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -27,6 +26,7 @@ from weir_agent.policy import (
     client_delays,
 )
 from weir_agent.settings import SloSetting
+from weir_agent.waiting import wait_up_to
 
 log = structlog.get_logger(__name__)
 
@@ -100,8 +100,7 @@ class EnginePulse:
             except Exception:  # a report that fails must not stop online traffic
                 self.answered_s = self._clock()
                 log.exception("engine.exchange_failed")
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._beat_now.wait(), PERIOD_S)
+            await wait_up_to(self._beat_now, PERIOD_S)
             self._beat_now.clear()
 
     async def beat(self) -> None:

@@ -6,7 +6,6 @@ The window is four times the slots (design §9); a solo chunk's lines run one at
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -18,6 +17,7 @@ from weir_agent.chunks.spool import DiskFullError
 from weir_agent.chunks.work import LOOKAHEAD, ChunkWork, WorkParts
 from weir_agent.control_plane import ControlPlaneError
 from weir_agent.engine import EngineGoneError, OfflineLine
+from weir_agent.waiting import wait_up_to
 
 log = structlog.get_logger(__name__)
 
@@ -52,8 +52,7 @@ class Feeder:
                 log.exception("feeder.fault")
                 busy = False
             if not busy:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(wake.wait(), IDLE_S)
+                await wait_up_to(wake, IDLE_S)
                 wake.clear()
 
     @property
