@@ -49,6 +49,9 @@ def test_a_deleted_child_is_back(idle: Platform, kind: str) -> None:
         within_s=DRIFT_S,
         every_s=0.2,
     )
+    after = idle.shop.get(kind, NAME)
+    assert after is not None
+    assert "deletionTimestamp" not in after["metadata"]
 
 
 @pytest.mark.parametrize("kind", CHILDREN)
