@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,9 @@ POLICY: Mapping[str, Any] = {
         {"level": "Metadata"},
     ],
 }
+
+
+_BACKWARDS_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +67,22 @@ class AuditLog:
         self._path = path
 
     def position(self) -> int:
-        """Where the log ends now, in bytes; `calls` takes it to leave out what was before."""
-        return self._path.stat().st_size if self._path.exists() else 0
+        """Where the last whole line ends now, in bytes; `calls` takes it to leave out older ones.
+
+        The file's own end may lie within a line, since the server does not write a line at once.
+        """
+        if not self._path.exists():
+            return 0
+        with self._path.open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            while end:
+                start = max(0, end - _BACKWARDS_BYTES)
+                file.seek(start)
+                newline = file.read(end - start).rfind(b"\n")
+                if newline >= 0:
+                    return start + newline + 1
+                end = start
+        return 0
 
     def calls(
         self, *, since: int = 0, namespace: str | None = None, resource: str | None = None
