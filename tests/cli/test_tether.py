@@ -15,13 +15,13 @@ SLEEPER = [sys.executable, "-c", "import time; print('up', flush=True); time.sle
 def alive(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except FileNotFoundError:
+    except OSError:  # gone, before or while it was read
         return False
     return state != "Z"
 
 
 def wait_gone(pid: int) -> bool:
-    for _ in range(200):
+    for _ in range(2400):
         if not alive(pid):
             return True
         time.sleep(0.05)

@@ -18,10 +18,10 @@ from tests.controlplane.jobs import Lab, lab
 from tests.controlplane.support import Plane, make_settings, running
 from tests.support import sqlite
 from tests.support.postgres import PostgresServer
-from tests.support.processes import free_port
+from tests.support.processes import free_port, stop
 from weir_controlplane.store.database import Database
 
-S3_START_S = 60
+S3_START_S = 240
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
@@ -107,8 +107,7 @@ def s3_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield "s3://weir/files"
         fsspec.get_filesystem_class("s3").clear_instance_cache()
     finally:
-        server.terminate()
-        server.wait(10)
+        stop(server)
 
 
 def _make_bucket(url: str) -> None:

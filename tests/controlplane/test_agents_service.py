@@ -286,8 +286,11 @@ async def test_what_agents_say_reaches_the_other_replicas(database: Database) ->
     entry = here.entry("pod-0")
     entry.incarnation, entry.service, entry.state = settled.incarnation, "svc", "serving"
     entry.models, entry.written = {"tiny": "r1"}, False
-    assert await here.write(database) == 1
-    assert await here.write(database) == 0  # nothing new
+    entry.seen_at, entry.local = 98.0, True
+    assert await here.write(database, 100.0) == 1
+    assert await here.write(database, 100.0) == 0  # nothing new
+    await here.read(database, 100.0)
+    assert entry.local  # its own word is no news to it
     await there.read(database, 1000.0)
     (seen,) = there.alive(1000.0)
     assert (seen.agent_id, seen.state, seen.models) == ("pod-0", "serving", {"tiny": "r1"})

@@ -89,7 +89,7 @@ async def _check_cancel(engine: ServingEngine) -> None:
         running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await running
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while (await engine.telemetry()).get("offline_running", 0):  # noqa: ASYNC110 - no event
             await asyncio.sleep(0.05)
     assert (await engine.execute(line(51))).status_code == 200
@@ -107,9 +107,30 @@ async def _check_death(engine: ServingEngine) -> None:
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not condition():  # noqa: ASYNC110 - no event tells it
             await asyncio.sleep(0.02)
+
+
+def _check_scheduler_settings(model: str, data_dir: Path) -> None:
+    """What the scheduler refuses is told before an engine starts, by the variable to set."""
+    from weir_agent.vllm_bridge import arguments
+
+    profile = data_dir / "profile.json"
+    profile.parent.mkdir(parents=True, exist_ok=True)
+    for given, content, words in (
+        ({"preset": "weird"}, "", "give one of weir, hygen.*WEIR_PRESET"),
+        ({"preset": "hygen"}, "", "static_budget_s.*WEIR_STATIC_BUDGET_S"),
+        ({"preset": "echo"}, "", "WEIR_SLO"),
+        ({"latency_profile": profile}, "[]", "no JSON object.*WEIR_LATENCY_PROFILE"),
+        ({"latency_profile": profile}, '{"model": "x"}', "latency.model.*WEIR_LATENCY_PROFILE"),
+    ):
+        profile.write_text(content)
+        settings = load_settings(data_dir=data_dir, **given)
+        with pytest.raises(SettingsError, match=words):
+            arguments.parse(settings, ["--model", model])
+    hygen = load_settings(data_dir=data_dir, preset="hygen", static_budget_s=0.05)
+    assert arguments.parse(hygen, ["--model", model]).scheduler_cls
 
 
 def check_vllm(model: str, data_dir: str) -> None:
@@ -130,6 +151,7 @@ def check_vllm(model: str, data_dir: str) -> None:
     ):
         with pytest.raises(SettingsError, match=f"{words}.*WEIR_ENGINE_ARGS"):
             arguments.parse(settings, ["--model", model, *wrong.split()])
+    _check_scheduler_settings(model, Path(data_dir))
 
     async def main() -> None:
         args = arguments.parse(settings, engine_args.split())

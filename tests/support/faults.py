@@ -113,7 +113,7 @@ def online_answers(stack: Stack) -> bool:
     """Whether an ordinary request to the agent is answered in full now."""
     try:
         answer = stack.online().completions.create(
-            model=MODEL, prompt="are you there?", max_tokens=4, temperature=0, timeout=30
+            model=MODEL, prompt="are you there?", max_tokens=4, temperature=0, timeout=120
         )
     except (APIConnectionError, APIStatusError):
         return False

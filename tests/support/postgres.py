@@ -108,7 +108,7 @@ class PostgresServer:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-        wait_ready(self._process, lambda: self._try_psql("SELECT 1"), log, within_s=60)
+        wait_ready(self._process, lambda: self._try_psql("SELECT 1"), log, within_s=240)
 
     def stop(self) -> None:
         """Shuts down as an administrator would (fast), keeping the data."""

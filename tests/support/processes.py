@@ -100,7 +100,7 @@ def stop(
             process.wait(within_s)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait(5)
+            process.wait(60)
 
 
 def accepts_connections(port: int) -> bool:

@@ -49,7 +49,7 @@ class RedisServer:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-        wait_ready(self._process, lambda: self._command("PING") == "+PONG", log, within_s=30)
+        wait_ready(self._process, lambda: self._command("PING") == "+PONG", log, within_s=240)
 
     def flush(self) -> None:
         """Empties every database of the server."""

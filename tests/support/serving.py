@@ -13,7 +13,7 @@ import uvicorn
 from typing_extensions import override
 
 ASGIApp = Callable[..., Any]
-START_WITHIN_S = 60.0
+START_WITHIN_S = 240.0
 
 
 class _Server(uvicorn.Server):

@@ -105,7 +105,7 @@ class Component:
             self.process.kill()
             self.process.wait()
 
-    def terminate(self, *, within_s: float = 60) -> int:
+    def terminate(self, *, within_s: float = 240) -> int:
         """SIGTERM; the exit status."""
         if self.process is None:
             raise ProcessDiedError(f"{self.name} was not started")
@@ -220,7 +220,7 @@ class Stack:
 
     def agent_states(self) -> set[str]:
         """The states in which the control plane counts its agents now."""
-        page = httpx.get(f"{self.controlplane.url}/metrics", timeout=5).text
+        page = httpx.get(f"{self.controlplane.url}/metrics", timeout=60).text
         return {
             sample.labels["state"]
             for family in text_string_to_metric_families(page)

@@ -115,7 +115,7 @@ class Runtime:
         while True:
             await asyncio.sleep(PRESENCE_EVERY_S * random.uniform(0.8, 1.2))  # noqa: S311
             agents = self.agents
-            await agents.registry.write(services.database)
+            await agents.registry.write(services.database, agents.clock_s())
             await agents.registry.read(services.database, agents.clock_s())
             alive = list(agents.registry.alive(agents.clock_s()))
             self._gauges.update(alive)

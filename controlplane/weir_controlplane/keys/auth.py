@@ -11,7 +11,7 @@ from weir_controlplane.errors import AuthenticationError, PermissionDeniedError
 from weir_controlplane.keys.authenticator import Principal
 from weir_controlplane.keys.secret import Role, parse_secret
 from weir_controlplane.keys.token_review import looks_like_token
-from weir_controlplane.services import ServicesDep
+from weir_controlplane.services import ServicesDep, services_of
 
 
 async def authenticate(request: Request, services: ServicesDep) -> Principal:
@@ -36,13 +36,26 @@ async def authenticate(request: Request, services: ServicesDep) -> Principal:
     return principal
 
 
+async def agent_of(request: Request) -> Principal:
+    """The calling agent, as `AgentDep` gives it, for an endpoint without dependencies.
+
+    Raises:
+        AuthenticationError, PermissionDeniedError, OverloadedError: as `authenticate` says.
+    """
+    return _of_scope(await authenticate(request, await services_of(request)), "agent")
+
+
+def _of_scope(principal: Principal, *scopes: Role) -> Principal:
+    if principal.scope not in scopes:
+        raise PermissionDeniedError(
+            f"this call needs a key of scope {scopes[0]}; yours has scope {principal.scope}"
+        )
+    return principal
+
+
 def _require(*scopes: Role) -> Callable[[Principal], Awaitable[Principal]]:
     async def check(principal: Annotated[Principal, Depends(authenticate)]) -> Principal:
-        if principal.scope not in scopes:
-            raise PermissionDeniedError(
-                f"this call needs a key of scope {scopes[0]}; yours has scope {principal.scope}"
-            )
-        return principal
+        return _of_scope(principal, *scopes)
 
     return check
 

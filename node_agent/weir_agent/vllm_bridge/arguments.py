@@ -14,8 +14,20 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from weir_agent.settings import AgentSettings, SettingsError
 from weir_agent.vllm_bridge import SCHEDULER_CLS
-from weir_agent.vllm_bridge.messages import WEIR_KEY, read_settings
+from weir_agent.vllm_bridge.messages import WEIR_KEY, BridgeSettings, read_settings
+from weir_agent.vllm_bridge.planner import build_planner
+from weir_engine.config import EngineShape
 from weir_engine.errors import ConfigError
+from weir_engine.kv.manager import KvManager
+from weir_engine.latency import models
+
+_TRIAL = EngineShape(
+    block_size_tokens=16,
+    total_blocks=64,
+    max_batched_tokens=512,
+    max_seqs=16,
+    max_model_len_tokens=512,
+)
 
 
 def parse(settings: AgentSettings, engine_args: Sequence[str]) -> Any:
@@ -43,10 +55,34 @@ def parse(settings: AgentSettings, engine_args: Sequence[str]) -> Any:
     args.host, args.port = settings.host, settings.port
     args.additional_config = {**(args.additional_config or {}), WEIR_KEY: _bridge(settings)}
     try:
-        read_settings(args.additional_config)
+        _try_scheduler(settings, read_settings(args.additional_config))
     except ConfigError as error:
         refuse(str(error))
     return args
+
+
+def _try_scheduler(settings: AgentSettings, bridge: BridgeSettings) -> None:
+    """Makes the scheduler once, over nothing: the engine's process would refuse with a stack trace.
+
+    Raises:
+        SettingsError: the saved profile, or the preset with these objectives, is of no use.
+    """
+    try:
+        if bridge.profile is not None:
+            models.create(str(bridge.profile.get("model", "")), bridge.profile)
+    except ConfigError as error:
+        raise SettingsError(
+            f"latency_profile: {settings.latency_profile}: {error} "
+            "(set WEIR_LATENCY_PROFILE to a saved profile, or leave it out)"
+        ) from None
+    kv = KvManager(total_blocks=_TRIAL.total_blocks, block_size_tokens=_TRIAL.block_size_tokens)
+    try:
+        build_planner(bridge, _TRIAL, kv)
+    except ConfigError as error:
+        raise SettingsError(
+            f"preset {settings.preset}: {error} (set WEIR_PRESET, and what it needs: WEIR_SLO, "
+            "WEIR_STATIC_BUDGET_S)"
+        ) from None
 
 
 def identity(args: Any) -> str:
@@ -72,7 +108,9 @@ def _bridge(settings: AgentSettings) -> dict[str, Any]:
     if settings.latency_profile is not None:
         try:
             profile = json.loads(settings.latency_profile.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            if not isinstance(profile, dict):
+                raise TypeError("it is no JSON object")  # noqa: TRY301 - one message for all
+        except (OSError, ValueError, TypeError) as error:
             raise SettingsError(
                 f"latency_profile: {settings.latency_profile} cannot be read: {error} "
                 "(set WEIR_LATENCY_PROFILE to a saved profile, or leave it out)"
@@ -82,5 +120,6 @@ def _bridge(settings: AgentSettings) -> dict[str, Any]:
         "slos": [slo.model_dump() for slo in settings.slo],
         "strict": settings.strict_plan,
         "profile": profile,
+        "static_budget_s": settings.static_budget_s,
         "step_file": None if settings.step_file is None else str(settings.step_file),
     }
