@@ -29,7 +29,7 @@ binaries: $(STAMP)  ## what a Kubernetes API server needs, built once from Go mo
 	$(BIN)/python -m e2e.cluster.binaries api helm
 
 test: $(STAMP) binaries  ## all tests, two at a time (WORKERS for more, PYTEST_ARGS for options)
-	$(BIN)/pytest -q --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/pytest -q --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 cluster: $(STAMP)  ## a real Kubernetes of one node on this machine, until Ctrl-C (needs root)
 	$(BIN)/python -m e2e.cluster.binaries api helm node

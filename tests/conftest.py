@@ -12,6 +12,8 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from xdist.remote import Producer  # type: ignore[import-untyped]
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 from e2e.cluster.api_server import ApiServer
 from e2e.cluster.binaries import Binaries
@@ -21,7 +23,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.serving import ASGIApp, serve
 
 ROOT = Path(__file__).resolve().parents[1]
-SHARED = ("api_server", "stack", "engine_host")  # servers that a run starts once
+FOLDERS = ("tests/system", "tests/bridge")  # each with an engine that its files share
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 
@@ -33,26 +35,42 @@ def pytest_configure() -> None:
     hypothesis.settings.load_profile("weir")
 
 
-@pytest.hookimpl(tryfirst=True)
+class TogetherScheduling(LoadFileScheduling):  # type: ignore[misc] # xdist has no types
+    """Gives each worker whole files, and whole folders of those whose tests share an engine.
+
+    (Marks for ``--dist loadgroup`` have no effect with pytest 9.2: pytest-xdist#1386.)
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return together(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> TogetherScheduling:
+    """Tests that share a module's or a folder's servers run on one worker, in their order."""
+    return TogetherScheduling(config, log)
+
+
+def together(nodeid: str) -> str:
+    """What a worker gets as a whole: a folder or a file, with everything that is in it."""
+    path = nodeid.split("::", 1)[0]
+    return next((folder for folder in FOLDERS if path.startswith(f"{folder}/")), path)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Beside other workers: the users of one server stay together, and what takes long begins."""
-    if not hasattr(config, "workerinput"):
-        return
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
-    items.sort(key=_begins)
-
-
-def _group(item: pytest.Item) -> str:
-    servers = [name for name in SHARED if name in getattr(item, "fixturenames", ())]
-    return servers[0] if servers else item.path.relative_to(ROOT).as_posix()
+    """Beside other workers what takes long begins."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=_begins)
 
 
 def _begins(item: pytest.Item) -> int:
-    """Earlier with a lower number: shared servers, other whole processes, the rest."""
-    if _group(item) in SHARED:
-        return SHARED.index(_group(item))
-    return len(SHARED) + (item.get_closest_marker("vllm") is None)
+    """Earlier with a lower number: folders, other engines, files with an API server, the rest."""
+    scope = together(item.nodeid)
+    if scope in FOLDERS:
+        return FOLDERS.index(scope)
+    if item.get_closest_marker("vllm") is not None:
+        return len(FOLDERS)
+    return len(FOLDERS) + (1 if item.get_closest_marker("kubernetes") is not None else 2)
 
 
 @pytest.fixture(scope="session")
