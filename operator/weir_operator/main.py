@@ -229,20 +229,35 @@ class Operator:
 
 
 def configure_logging(level: str) -> None:
-    """Structured logs as JSON on stderr."""
+    """Structured logs as JSON on stderr, what libraries say included."""
     number = logging.getLevelNamesMapping()[level.upper()]
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
+    stamp = structlog.processors.TimeStamper(fmt="iso")
+    render: list[structlog.typing.Processor] = [
+        structlog.processors.format_exc_info,
+        structlog.processors.JSONRenderer(),
+    ]
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
+            stamp,
+            *render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_log_level, structlog.stdlib.add_logger_name],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                stamp,
+                *render,
+            ],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
 
 
 def _refuse(message: str) -> None:

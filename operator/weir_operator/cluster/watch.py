@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ log = structlog.get_logger(__name__)
 STOP_WITHIN_S = 5.0
 MOST_BACKOFF_S = 2.0
 RESTART_S = 2.0
+TOLD_FROM_TRY = 3
+"""An API server that starts refuses the first tries, and the pauses before them are short."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,9 +174,25 @@ class WatchThread:
         return settings
 
 
+class RepeatedTries(logging.Filter):
+    """Kopf calls each try of a watch that fails an error: one that goes on failing is a warning."""
+
+    _TOLD = re.compile(r"Request attempt #(\d+)\S* failed; will retry")
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is worth a line; it may have become a warning."""
+        found = self._TOLD.match(record.getMessage())
+        if found is None:
+            return True
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+        return int(found[1]) >= TOLD_FROM_TRY
+
+
 def quiet_kopf() -> None:
     """Kopf speaks of every event at INFO; what it complains of stays."""
     for name in ("kopf", "kopf.objects", "kopf.activities"):
         logging.getLogger(name).setLevel(logging.WARNING)
     # It warns that it takes no signals in a thread: the main loop takes them.
     logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
+    for name in ("fetching", "watching"):
+        logging.getLogger(f"kopf._cogs.clients.{name}").addFilter(RepeatedTries())
