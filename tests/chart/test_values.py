@@ -131,7 +131,17 @@ def test_settings_reach_the_processes_as_they_read_them(
     assert (controlplane.chunk_lines, controlplane.poll_s) == (16, 0.5)
     assert (controlplane.host, controlplane.port) == ("0.0.0.0", 8080)  # noqa: S104
     assert controlplane.models == ("a", "b")
+    assert controlplane.public_url == operator.control_plane_url
     assert operator.namespaces == ("ads", "search")
     assert operator.lease_name == "weir-operator"
     assert operator.control_plane_url == "http://weir-controlplane.weir-system.svc:8080"
     assert operator.vllm_image == "registry.test/team/weir-agent:0.1.0"
+
+
+def test_links_lead_where_the_settings_say(helm: Helm) -> None:
+    url = "https://weir.example.com"
+    manifests = helm.render({"controlplane": {"settings": {"public_url": url}}})
+    deployment = named(manifests, "Deployment", "weir-controlplane")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    given = [item["value"] for item in container["env"] if item["name"] == "WEIR_PUBLIC_URL"]
+    assert given == [url]

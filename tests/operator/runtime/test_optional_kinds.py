@@ -61,7 +61,7 @@ def test_kinds_that_come_are_used_and_kinds_that_go_stop_nothing(
             kubectl.run("delete", kind, "chat", "--wait=false")
             assert eventually(partial(is_another, kubectl, kind, "chat", before)), (kind, operator)
         for manifest in crds:
-            kubectl.run("delete", "crd", manifest["metadata"]["name"], "--timeout=30s")
+            kubectl.run("delete", "crd", manifest["metadata"]["name"], "--timeout=110s")
         assert eventually(lambda: condition(kubectl, *configured).get("reason") == "KindMissing")
         kubectl.run("scale", "llmservice", "chat", "--replicas=2")
         assert eventually(lambda: replicas(kubectl) == 2), operator

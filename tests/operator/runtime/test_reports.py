@@ -174,7 +174,7 @@ async def client_to() -> AsyncIterator[Callable[..., ControlPlaneClient]]:
 
     def make(url: str, *, token: Path | None = None) -> ControlPlaneClient:
         auth = TokenFile(token) if token else None
-        http = httpx.AsyncClient(base_url=url, auth=auth, timeout=2, trust_env=False)
+        http = httpx.AsyncClient(base_url=url, auth=auth, timeout=60, trust_env=False)
         made.append(http)
         random = Random(1)  # noqa: S311
         return ControlPlaneClient(http, metrics=OperatorMetrics(), random=random)
