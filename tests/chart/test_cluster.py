@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from e2e.cluster.api_server import ApiServer
 from e2e.cluster.kubectl import Kubectl
 from tests.chart import rbac_table
 from tests.chart.chart import CHART, ROOT, Helm, Manifest, named, of_kind, pods, rules
+from tests.support.waiting import eventually
 from weir_operator.crds.__main__ import main as crds_command
 from weir_operator.planning.kinds import FINALIZER
 
@@ -146,6 +148,28 @@ def test_a_service_account_may_do_what_the_table_says_and_no_more(
     assert len(allowed) == len(expected)
     wrong = [e for e, is_allowed in zip(expected, allowed, strict=True) if e[2] != is_allowed]
     assert wrong == []
+
+
+def test_people_get_their_rights_by_the_clusters_own_roles(
+    installed: tuple[Helm, str], api_server: ApiServer
+) -> None:
+    kubectl = api_server.kubectl.inside(installed[1])
+    for role, user in (("view", "viewer"), ("edit", "editor")):
+        kubectl.run("create", "rolebinding", role, f"--clusterrole={role}", f"--user={user}")
+
+    def may(user: str, verb: str, resource: str, *options: str) -> bool:
+        what = (verb, f"{resource}.weir.dev", *options)
+        return kubectl.try_run("auth", "can-i", *what, f"--as={user}").ok
+
+    scale, status = "--subresource=scale", "--subresource=status"
+    for kind in ("llmservices", "batchjobs"):
+        assert eventually(partial(may, "viewer", "watch", kind)), kind
+        assert eventually(partial(may, "editor", "create", kind)), kind
+        assert may("editor", "watch", kind)
+        assert not may("viewer", "create", kind)
+        assert not may("editor", "patch", kind, status)
+    assert may("editor", "patch", "llmservices", scale)
+    assert not may("viewer", "patch", "llmservices", scale)
 
 
 def data_of(kubectl: Kubectl) -> dict[str, Any]:
