@@ -9,6 +9,7 @@ import yaml
 
 OBJECTIVE = 0.99
 """Share of time in which a service keeps each latency objective; the rest is its error budget."""
+RUNBOOKS = "docs/runbooks.md"
 HEADER = "# Generated from observability/ by `make docs`; changes here are overwritten.\n"
 
 
@@ -30,7 +31,11 @@ class Alert:
             "expr": self.expr,
             "for": self.hold,
             "labels": {"severity": self.severity},
-            "annotations": {"summary": self.summary, "description": self.description},
+            "annotations": {
+                "summary": self.summary,
+                "description": self.description,
+                "runbook": f"{RUNBOOKS}#{self.name.lower()}",
+            },
         }
 
 
@@ -42,6 +47,11 @@ def _burn(factor: float, *windows: str) -> str:
         f"(avg_over_time(weir_slo_attained[{window}]))) > {limit}"
         for window in windows
     )
+
+
+def _gone(metric: str) -> str:
+    """Nobody says this any more, though somebody did within the last day."""
+    return f"count(max_over_time({metric}[1d])) unless count({metric})"
 
 
 ALERTS = (
@@ -122,8 +132,18 @@ ALERTS = (
         description="It is restarted with a growing pause; the agent's log has the reason.",
     ),
     Alert(
+        name="WeirControlPlaneGone",
+        expr=_gone("weir_controlplane_requests_in_flight"),
+        hold="2m",
+        severity="critical",
+        summary="No replica of the control plane answers",
+        description="Files and batches cannot be reached, and batch work ends when its leases do. "
+        "Online requests are answered as before.",
+    ),
+    Alert(
         name="WeirOperatorWithoutLeader",
-        expr="max(weir_operator_leader) == 0",
+        # Replicas that are all gone say nothing.
+        expr=f"max(weir_operator_leader) == 0\nor ({_gone('weir_operator_leader')})",
         hold="2m",
         severity="warning",
         summary="No replica of the operator leads",

@@ -14,6 +14,7 @@ import yaml
 from observability.alerts import ALERTS, rules
 from tests.support.processes import find_binary
 
+ROOT = Path(__file__).resolve().parents[2]
 POD = 'service="search/llama",agent="search.llama-0"'
 SLO = f'weir_slo_attained{{{POD},metric="tbt",statistic="p99"}}'
 
@@ -97,6 +98,16 @@ CASES: Mapping[str, Case] = {
         quiet_at="9m",
         quiet={f"weir_engine_up{{{POD}}}": "1x5 0x2 1x20"},
     ),
+    "WeirControlPlaneGone": Case(
+        fires={'weir_controlplane_requests_in_flight{pod="a"}': "0x10 stale"},
+        at="15m",
+        quiet_at="12m",
+        # One of two replicas is left.
+        quiet={
+            'weir_controlplane_requests_in_flight{pod="a"}': "0x10 stale",
+            'weir_controlplane_requests_in_flight{pod="b"}': "0x40",
+        },
+    ),
     "WeirOperatorWithoutLeader": Case(
         fires={
             'weir_operator_leader{pod="weir-operator-a"}': "1x5 0x20",
@@ -141,6 +152,25 @@ def test_an_alert_fires_for_its_cause_and_only_after_its_time(name: str, tmp_pat
     if case.quiet_at is not None:
         assert not firing_at(case.fires, name, case.quiet_at, tmp_path)
     assert not firing_at(case.quiet, name, case.at, tmp_path)
+
+
+def test_an_operator_of_which_no_replica_is_left_is_missed(tmp_path: Path) -> None:
+    series = {'weir_operator_leader{pod="weir-operator-a"}': "1x5 stale"}
+    assert firing_at(series, "WeirOperatorWithoutLeader", "9m", tmp_path)
+    assert not firing_at(series, "WeirOperatorWithoutLeader", "7m", tmp_path)
+    assert not firing_at({"up": "1x10"}, "WeirOperatorWithoutLeader", "9m", tmp_path)
+
+
+def test_every_alert_names_a_runbook_that_says_what_to_do() -> None:
+    for alert in ALERTS:
+        page, _, anchor = alert.manifest()["annotations"]["runbook"].partition("#")
+        sections = (ROOT / page).read_text().split("\n## ")[1:]
+        found = {
+            title.strip().lower(): text for title, _, text in (s.partition("\n") for s in sections)
+        }
+        assert anchor in found, f"{page} has no section {alert.name}"
+        for part in ("**Users notice**", "**Look**", "**Do**"):
+            assert part in found[anchor], f"{alert.name}: {part}"
 
 
 def test_every_alert_has_its_case() -> None:
