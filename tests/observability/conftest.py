@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,21 +41,37 @@ class Live:
     operator: OperatorMetrics
 
 
-def seed_demand(database: Path) -> None:
-    """Online KV demand of the last minutes, so that forecasts can be scored at once."""
-    now_s = int(time.time()) // BUCKET_S * BUCKET_S
+def steady(bucket: int) -> int:
+    """Online KV demand that goes up and down."""
+    return 8 + bucket % 5
+
+
+def growing(bucket: int) -> int:
+    """Online KV demand that grows by half in every two minutes: no past foretells it."""
+    return int(2 * 1.5 ** (bucket * BUCKET_S / 120))
+
+
+def seed_demand(database: Path, demand: Callable[[int], int]) -> None:
+    """Online KV demand of the last minutes, in blocks by bucket: forecasts are scored at once."""
+    first_s = (int(time.time()) - PAST_S) // BUCKET_S * BUCKET_S
+    levels = [(first_s + BUCKET_S * n, demand(n)) for n in range(PAST_S // BUCKET_S)]
     rows = [
         ("agent-1", BUCKET_S, start_s, 10, 10.0 * level, 10.0 * level**2, level)
-        for start_s in range(now_s - PAST_S, now_s, BUCKET_S)
-        for level in [8 + start_s // BUCKET_S % 5]
+        for start_s, level in levels
     ]
     with sqlite3.connect(database) as connection:
+        connection.execute("DELETE FROM kv_demand WHERE length_s = ?", (BUCKET_S,))
         connection.executemany(
-            "INSERT OR REPLACE INTO kv_demand (agent_id, length_s, start_s, samples, sum_blocks,"
+            "INSERT INTO kv_demand (agent_id, length_s, start_s, samples, sum_blocks,"
             " sum_sq_blocks, max_blocks) VALUES (?, ?, ?, ?, ?, ?, ?)",
             rows,
         )
     connection.close()
+
+
+def database_of(stack: Stack) -> Path:
+    """The control plane's database."""
+    return stack.folder / "controlplane" / "weir.db"
 
 
 def chat_until(done: threading.Event, url: str) -> None:
@@ -98,7 +114,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     prometheus: PrometheusServer | None = None
     try:
         stack.controlplane.kill()
-        seed_demand(stack.folder / "controlplane" / "weir.db")
+        seed_demand(database_of(stack), steady)
         stack.controlplane.start()
         prometheus = PrometheusServer(
             tmp_path_factory.mktemp("prometheus"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import re
@@ -9,20 +10,26 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from observability.alerts import ALERTS
 from observability.panels import Board
 from scripts.generate_chart import BOARDS, CHART
-from tests.observability.conftest import UNSERVED, Live
+from tests.observability.conftest import UNSERVED, Live, database_of, growing, seed_demand
 from tests.support.batches import as_jsonl, line
 from tests.support.processes import tail
 from tests.support.prometheus import PrometheusServer
+from tests.support.stack import MODEL
 from tests.support.waiting import eventually
 from weir_operator.metrics import OperatorMetrics
 
 OPERATIONS = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
 WITHIN_S = 200.0
+OUTAGE = {"WeirControlPlaneGone", "WeirPolicyLeaseStale"}
+CROWD = 96
+CROWD_TOKENS = 256
+"""Of each request of a crowd: six times what the engine has slots for."""
 
 
 def queries() -> Iterator[tuple[str, str]]:
@@ -152,6 +159,65 @@ def test_an_engine_that_dies_fires_its_alert(live: Live) -> None:
     assert eventually(fires, within_s=WITHIN_S, every_s=1.0)
     live.stack.agent.wait_ready()
     assert eventually(lambda: "WeirEngineDown" not in live.prometheus.firing(), within_s=WITHIN_S)
+
+
+async def ask_at_once(url: str) -> None:
+    """As many streamed requests as make the last of them wait; each is read to its end."""
+    body = {"model": MODEL, "prompt": "once", "max_tokens": CROWD_TOKENS, "ignore_eos": True}
+    limits = httpx.Limits(max_connections=CROWD)
+    async with httpx.AsyncClient(timeout=WITHIN_S, limits=limits, trust_env=False) as client:
+
+        async def ask() -> None:
+            async with client.stream(
+                "POST", f"{url}/v1/completions", json={**body, "stream": True}
+            ) as answer:
+                async for _ in answer.aiter_bytes():
+                    pass
+
+        await asyncio.gather(*(ask() for _ in range(CROWD)))
+
+
+@pytest.fixture(scope="module")
+def outage(live: Live) -> Live:
+    """The control plane is gone until a test starts it."""
+    assert eventually(lambda: not OUTAGE & live.prometheus.firing(), within_s=WITHIN_S)
+    live.stack.controlplane.kill()
+    return live
+
+
+@pytest.mark.system
+@pytest.mark.vllm
+def test_more_requests_than_slots_fire_both_burn_rates(outage: Live) -> None:
+    """Their first tokens come later than the objective allows."""
+    expected = {"WeirSLOBurnsFast", "WeirSLOBurnsSlowly"}
+
+    def fire() -> bool:
+        asyncio.run(ask_at_once(outage.stack.agent.url))
+        return expected <= outage.prometheus.firing()
+
+    assert eventually(fire, within_s=WITHIN_S), outage.prometheus.firing()
+
+
+@pytest.mark.system
+@pytest.mark.vllm
+def test_a_control_plane_that_stays_away_fires_its_alerts(outage: Live) -> None:
+    """For longer than a policy's lease; online requests are answered as before."""
+    assert eventually(lambda: outage.prometheus.firing() >= OUTAGE, within_s=WITHIN_S)
+    assert (
+        outage.stack.online().completions.create(model=MODEL, prompt="once", max_tokens=2).choices
+    )
+
+
+@pytest.mark.system
+@pytest.mark.vllm
+def test_demand_that_outgrows_every_forecast_fires_its_alert(outage: Live) -> None:
+    """And those of the outage end with it."""
+    low = "WeirForecastCoverageLow"
+    assert low not in outage.prometheus.firing()
+    seed_demand(database_of(outage.stack), growing)
+    outage.stack.controlplane.start()
+    assert eventually(lambda: low in outage.prometheus.firing(), within_s=WITHIN_S)
+    assert eventually(lambda: not OUTAGE & outage.prometheus.firing(), within_s=WITHIN_S)
 
 
 def test_expressions_name_known_metrics_only() -> None:

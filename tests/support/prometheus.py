@@ -67,7 +67,7 @@ class PrometheusServer:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-        wait_ready(self._process, self._ready, log, within_s=60)
+        wait_ready(self._process, self._ready, log, within_s=240)
 
     def _ready(self) -> bool:
         try:
@@ -77,7 +77,7 @@ class PrometheusServer:
 
     def query(self, expr: str) -> list[dict[str, Any]]:
         """The samples of an expression now. Raises ValueError when Prometheus refuses it."""
-        answer = httpx.get(f"{self.url}/api/v1/query", params={"query": expr}, timeout=10).json()
+        answer = httpx.get(f"{self.url}/api/v1/query", params={"query": expr}, timeout=60).json()
         if answer["status"] != "success":
             raise ValueError(f"{answer['error']}: {expr}")
         found: list[dict[str, Any]] = answer["data"]["result"]
@@ -85,7 +85,7 @@ class PrometheusServer:
 
     def firing(self) -> set[str]:
         """The names of the alerts that fire now."""
-        answer = httpx.get(f"{self.url}/api/v1/alerts", timeout=10).json()
+        answer = httpx.get(f"{self.url}/api/v1/alerts", timeout=60).json()
         alerts: Sequence[Mapping[str, Any]] = answer["data"]["alerts"]
         return {item["labels"]["alertname"] for item in alerts if item["state"] == "firing"}
 
