@@ -55,6 +55,13 @@ def pytest_runtest_makereport(
     return report
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What tests measured, also when they passed."""
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            terminalreporter.write_line(f"{name}: {value}")
+
+
 @pytest.fixture(scope="session")
 def platform(request: pytest.FixtureRequest) -> Iterator[Platform]:
     """A cluster that has the images and volumes that Weir needs, and Weir installed."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -23,11 +24,9 @@ TOKENS = 64
 LONG_LINES = 700
 LONG_TOKENS = 256
 """Of a batch that is still running when the first of the old pods drains."""
-BATCH_S = 240
-ROLLOUT_S = 240
 RECOVERY_S = 60
-NOTICE_S = 15
-"""Time until requests no longer reach a pod that crashed: its endpoint is withdrawn by then."""
+PROXY_S = 5
+"""Time in which the node's proxy follows an endpoint that was withdrawn."""
 UNNOTICED_S = 5
 """Time in which conditions may still be those of before."""
 TAKEOVER_S = 20
@@ -35,42 +34,46 @@ OUTAGE_S = 30
 CONDITIONS = ("Ready", "Available", "PolicyFresh")
 
 
-def crash_an_agent(platform: Platform) -> None:
-    faults.crash(platform.replicas()[0])
+Pod = Mapping[str, Any]
+RecordProperty = Callable[[str, object], None]
 
 
-def delete_an_agent(platform: Platform) -> None:
-    faults.delete(platform.shop, platform.replicas()[0])
+def crash_an_agent(_: Platform, agent: Pod) -> None:
+    faults.crash(agent)
 
 
-def crash_a_control_plane(platform: Platform) -> None:
+def delete_an_agent(platform: Platform, agent: Pod) -> None:
+    faults.delete(platform.shop, agent)
+
+
+def crash_a_control_plane(platform: Platform, _: Pod) -> None:
     faults.crash(faults.pods(platform.system, "controlplane")[0])
 
 
-def crash_redis(platform: Platform) -> None:
+def crash_redis(platform: Platform, _: Pod) -> None:
     faults.crash(faults.pods(platform.system, "redis")[0])
 
 
-def crash_and_delete_postgresql(platform: Platform) -> None:
+def crash_and_delete_postgresql(platform: Platform, _: Pod) -> None:
     (pod,) = faults.pods(platform.system, "postgresql")
     faults.crash(pod)  # first: two servers on one volume would be another fault
     faults.delete(platform.system, pod)
 
 
-def stop_the_api_server(platform: Platform) -> None:
+def stop_the_api_server(platform: Platform, _: Pod) -> None:
     faults.without_api_server(platform.api, seconds=OUTAGE_S)
 
 
-def delete_the_leader(platform: Platform) -> None:
+def delete_the_leader(platform: Platform, _: Pod) -> None:
     """Takes the leader away; the other corrects a deletion that nobody was there to see."""
     leader = faults.leader(platform.system)
     before = platform.shop.get("service", "watched") or {}
     (pod,) = (
         pod for pod in faults.pods(platform.system, "operator") if pod["metadata"]["name"] == leader
     )
+    killed_at = datetime.now(UTC)
     faults.crash(pod)
     faults.delete(platform.system, pod, force=True)
-    killed_s = time.monotonic()
     since = platform.api.audit.position()
     platform.shop.run("delete", "service", "watched")
     until(
@@ -79,14 +82,15 @@ def delete_the_leader(platform: Platform) -> None:
             != before["metadata"]["uid"]
         ),
         "the other operator makes the Service again",
-        within_s=TAKEOVER_S - (time.monotonic() - killed_s),
     )
     successor = faults.leader(platform.system)
     assert successor not in ("", leader)
     assert writers(platform, since) == {successor}
+    waited = faults.led_since(platform.system) - killed_at
+    assert waited.total_seconds() <= TAKEOVER_S
 
 
-FAULTS: dict[str, Callable[[Platform], None]] = {
+FAULTS: dict[str, Callable[[Platform, Pod], None]] = {
     "agent-crash": crash_an_agent,
     "agent-deletion": delete_an_agent,
     "operator-leader": delete_the_leader,
@@ -101,7 +105,10 @@ FAULTS: dict[str, Callable[[Platform], None]] = {
 def watched(service: Platform) -> Platform:
     """The platform with a second LLMService, whose children show that an operator works."""
     service.shop.apply(idle_service("watched"))
-    until(lambda: service.shop.get("service", "watched") is not None, "its Service", within_s=60)
+    until(
+        lambda: service.shop.get("service", "watched") is not None,
+        "its Service",
+    )
     return service
 
 
@@ -110,7 +117,7 @@ def test_one_operator_acts(watched: Platform) -> None:
     since = watched.api.audit.position()
     for kind in ("service", "networkpolicy", "poddisruptionbudget"):
         watched.shop.run("delete", kind, "watched")
-        until(partial(exists, watched, kind, "watched"), f"another {kind}", within_s=10)
+        until(partial(exists, watched, kind, "watched"), f"another {kind}")
     assert len(faults.pods(watched.system, "operator")) == 2
     assert writers(watched, since) == {faults.leader(watched.system)}
 
@@ -126,7 +133,8 @@ def test_a_rollout_drains(watched: Platform, key: str) -> None:
             watched.shop.apply(
                 *batch_job("during-rollout", lines=LONG_LINES, max_tokens=LONG_TOKENS)
             )
-            batch_id = until_some_done(client, after=latest, within_s=BATCH_S)
+            batch_id = until_some_done(client, after=latest)
+            until(partial(serves_batches, watched), "the status has its rate")
             watched.shop.run(
                 *("patch", "llmservice", SERVICE, "--type=merge", "--patch", json.dumps(turn))
             )
@@ -136,9 +144,8 @@ def test_a_rollout_drains(watched: Platform, key: str) -> None:
                     and watched.is_settled()
                 ),
                 "every pod is another",
-                within_s=ROLLOUT_S,
             )
-            job = until_complete(watched.shop, "during-rollout", within_s=BATCH_S)
+            job = until_complete(watched.shop, "during-rollout")
         assert job["status"]["counts"] == {
             "total": LONG_LINES,
             "completed": LONG_LINES,
@@ -149,26 +156,32 @@ def test_a_rollout_drains(watched: Platform, key: str) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_batch_outlives(watched: Platform, key: str, fault: str) -> None:
+def test_a_batch_outlives(
+    watched: Platform, key: str, fault: str, record_property: RecordProperty
+) -> None:
     name = f"during-{fault}"
     watched.settled()
-    survivor = watched.replicas()[-1]
+    victim, survivor = watched.replicas()
     with watched.batches(key) as client:
         with ExitStack() as stack:
             through_service = stack.enter_context(watched.traffic().running())
             straight = stack.enter_context(watched.traffic(survivor).running())
             before = newest(client)
             watched.shop.apply(*batch_job(name, lines=LINES, max_tokens=TOKENS))
-            batch_id = until_some_done(client, after=before, within_s=BATCH_S)
+            batch_id = until_some_done(client, after=before)
             begun_s = time.monotonic()
-            FAULTS[fault](watched)
+            FAULTS[fault](watched, victim)
             over_s = time.monotonic()
+            if fault == "agent-crash":
+                until_unreachable(watched, victim)
+            gone_s = time.monotonic()
             time.sleep(UNNOTICED_S)
-            until(lambda: is_well(watched), f"{CONDITIONS} are True again", within_s=BATCH_S)
+            until(lambda: is_well(watched), f"{CONDITIONS} are True again")
             well_s = time.monotonic() - over_s
-            job = until_complete(watched.shop, name, within_s=BATCH_S)
+            watched.settled()
+            job = until_complete(watched.shop, name)
         assert answers(client)
-        print(f"{fault}: well again after {well_s:.0f} s")
+        record_property(f"{fault}: seconds until conditions were True again", round(well_s))
         assert job["status"]["batchID"] == batch_id
         assert job["status"]["counts"] == {"total": LINES, "completed": LINES, "failed": 0}
         assert account(client, batch_id, lines=LINES) == ALL_ONCE
@@ -176,9 +189,25 @@ def test_a_batch_outlives(watched: Platform, key: str, fault: str) -> None:
     assert straight.answers > 0
     harmed: list[Failure] = through_service.failures
     if fault == "agent-crash":  # requests on the pod that crashed, and they alone
-        harmed = through_service.failures_outside(begun_s, begun_s + NOTICE_S)
+        harmed = through_service.failures_outside(begun_s, gone_s)
     assert harmed == []
     assert well_s <= RECOVERY_S
+
+
+def until_unreachable(platform: Platform, pod: Pod) -> None:
+    """Returns when the service's address no longer leads to a pod: until then requests may fail."""
+    until(
+        lambda: not platform.is_endpoint(pod),
+        "the pod that crashed is no endpoint",
+        every_s=0.2,
+    )
+    time.sleep(PROXY_S)
+
+
+def serves_batches(platform: Platform) -> bool:
+    """Whether the service's status says that batch work is served."""
+    found = platform.shop.get("llmservice", SERVICE) or {}
+    return float((found.get("status") or {}).get("offlineTokensPerSecond", 0)) > 0
 
 
 def exists(platform: Platform, kind: str, name: str) -> bool:
@@ -195,7 +224,6 @@ def writers(platform: Platform, since: int) -> set[str]:
 
 
 def is_well(platform: Platform) -> bool:
-    """Whether every pod is ready, and the service's conditions are True."""
+    """Whether the service's conditions are True."""
     found: dict[str, Any] | None = platform.shop.get("llmservice", SERVICE)
-    told = (condition(found, kind).get("status") for kind in CONDITIONS)
-    return platform.is_settled() and all(status == "True" for status in told)
+    return all(condition(found, kind).get("status") == "True" for kind in CONDITIONS)

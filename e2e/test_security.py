@@ -9,7 +9,8 @@ import httpx
 import pytest
 from openai import NotFoundError
 
-from e2e.support.manifests import SERVICE
+from e2e.support.jobs import until_complete
+from e2e.support.manifests import SERVICE, batch_job
 from e2e.support.platform import SHOP, SYSTEM, Platform
 from tests.chart import rbac_table
 
@@ -116,14 +117,19 @@ def test_a_pods_token_opens_nothing_else(service: Platform) -> None:
 
 
 def test_a_tenant_cannot_read_anothers_batch(service: Platform, key: str) -> None:
+    service.shop.apply(*batch_job("private", lines=2))
+    job = until_complete(service.shop, "private")
+    batch_id = job["status"]["batchID"]
     with service.batches(key) as client:
-        (newest,) = client.batches.list(limit=1).data
+        output = client.batches.retrieve(batch_id).output_file_id
+        assert output is not None
+        assert client.files.content(output).text
     with service.batches(service.tenant_key("another")) as client:
         assert client.batches.list(limit=1).data == []
         with pytest.raises(NotFoundError):
-            client.batches.retrieve(newest.id)
+            client.batches.retrieve(batch_id)
         with pytest.raises(NotFoundError):
-            client.files.content(str(newest.output_file_id))
+            client.files.content(output)
 
 
 @pytest.mark.parametrize("namespace", [SYSTEM, SHOP])

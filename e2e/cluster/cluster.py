@@ -21,6 +21,7 @@ from e2e.cluster.api_server import ApiServer, Site
 from e2e.cluster.binaries import CACHE, Binaries
 from e2e.cluster.cgroup import ControlGroup
 from e2e.cluster.footprint import GROUP, NAME, RUN, STATE, Guard, sweep
+from e2e.cluster.kubectl import KubectlError
 from e2e.cluster.network import Addresses, Network
 from e2e.cluster.node import Node
 from e2e.cluster.node_config import PAUSE_IMAGE, NodePaths
@@ -102,26 +103,32 @@ class Cluster:
         for log in STATE.glob("*.log"):
             shutil.copy(log, kept)
         pods = STATE / "pod-logs"
-        if pods.exists():
-            shutil.copytree(pods, kept / "pods")
-        if self.api is not None and self.api.ready():
-            for kind in ("events", "pods", "llmservices,batchjobs"):
-                said = self.api.kubectl.try_run("get", kind, "--all-namespaces", "--output=yaml")
-                (kept / f"{kind}.yaml").write_text(said.stdout + said.stderr)
+        with contextlib.suppress(shutil.Error):  # of a pod that went meanwhile
+            if pods.exists():
+                shutil.copytree(pods, kept / "pods")
+        for kind in ("events", "pods", "llmservices,batchjobs"):
+            said = self._ask("get", kind, "--all-namespaces", "--output=yaml")
+            (kept / f"{kind}.yaml").write_text(said)
         return kept
 
     def summary(self) -> str:
         """The pods and the latest warnings, for who has no more than what a test run printed."""
-        if self.api is None or not self.api.ready():
-            return "the API server does not answer"
-        everywhere = self.api.kubectl.try_run
-        pods = everywhere("get", "pods", "--all-namespaces", "--output=wide")
-        warnings = everywhere(
+        pods = self._ask("get", "pods", "--all-namespaces", "--output=wide")
+        warnings = self._ask(
             *("get", "events", "--all-namespaces", "--field-selector=type=Warning"),
             "--sort-by=.lastTimestamp",
         )
-        latest = warnings.stdout.splitlines()[-KEPT_WARNINGS:]
-        return "\n".join((pods.stdout + pods.stderr, *latest))
+        return "\n".join((pods, *warnings.splitlines()[-KEPT_WARNINGS:]))
+
+    def _ask(self, *arguments: str) -> str:
+        """What kubectl says; never an error: the failure that is told of is another."""
+        if self.api is None or not self.api.ready():
+            return "the API server does not answer\n"
+        try:
+            said = self.api.kubectl.try_run(*arguments)
+        except KubectlError as error:
+            return f"{error}\n"
+        return said.stdout + said.stderr
 
     def _site(self) -> Site:
         site = self._network.site

@@ -58,7 +58,7 @@ class Component:
             )
         self._pid_file.write_text(f"{self._process.pid}\n")
 
-    def wait_ready(self, *, within_s: float = 60.0) -> None:
+    def wait_ready(self, *, within_s: float = 180.0) -> None:
         """Returns when the process serves.
 
         Raises:

@@ -71,7 +71,7 @@ class Node:
         for component in (self.scheduler, self.proxy, self.dns, self.kubelet):
             component.start()
         self.dns.wait_ready()
-        self.kubelet.wait_ready(within_s=120)
+        self.kubelet.wait_ready()
 
     def close(self) -> None:
         """Ends the node's own processes; what runs in pods is ended with the control group."""

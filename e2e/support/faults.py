@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from e2e.cluster.api_server import ApiServer
@@ -50,6 +51,14 @@ def leader(system: Kubectl) -> str:
     lease = system.get("lease", "weir-operator")
     # The identity is POD_PID_RANDOM, and a pod's name has no underscore.
     return "" if lease is None else str(lease["spec"].get("holderIdentity", "")).split("_")[0]
+
+
+def led_since(system: Kubectl) -> datetime:
+    """When the operator pod that holds the Lease took it. Raises LookupError when none does."""
+    lease = system.get("lease", "weir-operator")
+    if lease is None or "acquireTime" not in lease["spec"]:
+        raise LookupError(f"nobody leads: {lease}")
+    return datetime.fromisoformat(lease["spec"]["acquireTime"])
 
 
 def pods(kubectl: Kubectl, component: str) -> list[dict[str, Any]]:

@@ -11,8 +11,8 @@ from typing import Any
 from openai import OpenAI, OpenAIError
 from openai.types import Batch
 
-from e2e.cluster.kubectl import Kubectl, KubectlError
-from e2e.support.waiting import NotReachedError, condition
+from e2e.cluster.kubectl import Kubectl
+from e2e.support.waiting import PATIENCE_S, NotReachedError, condition, until
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +32,7 @@ def account(client: OpenAI, batch_id: str, *, lines: int) -> Account:
     batch = client.batches.retrieve(batch_id)
     if batch.output_file_id is None:
         raise LookupError(f"{batch_id} has no output: {batch}")
-    text = client.files.content(batch.output_file_id).text
-    found = [str(json.loads(line)["custom_id"]) for line in text.splitlines()]
+    found = lines_of(client.files.content(batch.output_file_id).text)
     wanted = [f"line-{number}" for number in range(lines)]
     return Account(
         lost=tuple(sorted(set(wanted) - set(found))),
@@ -42,12 +41,17 @@ def account(client: OpenAI, batch_id: str, *, lines: int) -> Account:
     )
 
 
+def lines_of(text: str) -> list[str]:
+    """The lines that a file of results answers, in its order."""
+    return [str(json.loads(line)["custom_id"]) for line in text.splitlines()]
+
+
 def newest(client: OpenAI) -> str | None:
     """The id of the tenant's newest batch; None when it has none."""
     return next((batch.id for batch in client.batches.list(limit=1).data), None)
 
 
-def until_some_done(client: OpenAI, *, after: str | None, within_s: float) -> str:
+def until_some_done(client: OpenAI, *, after: str | None) -> str:
     """The id of the batch made after ``after``, once some of its lines are done, others not.
 
     The control plane is asked, since a BatchJob's status may be some seconds late.
@@ -55,7 +59,7 @@ def until_some_done(client: OpenAI, *, after: str | None, within_s: float) -> st
     Raises:
         NotReachedError: it has ended already, or no line is done in time.
     """
-    deadline_s = time.monotonic() + within_s
+    deadline_s = time.monotonic() + PATIENCE_S
     found: Batch | None = None
     while time.monotonic() < deadline_s:
         found = next(iter(client.batches.list(limit=1).data), None)
@@ -69,28 +73,31 @@ def until_some_done(client: OpenAI, *, after: str | None, within_s: float) -> st
     raise NotReachedError(f"never seen with some lines done and others not: {found}")
 
 
-def until_complete(kubectl: Kubectl, name: str, *, within_s: float) -> dict[str, Any]:
+def until_complete(kubectl: Kubectl, name: str) -> dict[str, Any]:
     """The BatchJob once it is Complete; outages of the API server are waited out.
 
     Raises:
-        NotReachedError: it is not in time, or has failed.
+        NotReachedError: it is not in time, or has failed; the message has its status.
     """
-    deadline_s = time.monotonic() + within_s
-    found: dict[str, Any] | None = None
-    while time.monotonic() < deadline_s:
-        try:
-            found = kubectl.get("batchjob", name)
-        except KubectlError:
-            time.sleep(1)
-            continue
-        if condition(found, "Complete").get("status") == "True" and found is not None:
-            return found
-        if condition(found, "Failed").get("status") == "True":
-            break
-        time.sleep(0.5)
-    raise NotReachedError(
-        f"{name} is not Complete in {within_s:.0f} s: {(found or {}).get('status')}"
-    )
+    found: dict[str, Any] = {}
+
+    def has_ended() -> bool:
+        found.clear()
+        found.update(kubectl.get("batchjob", name) or {})
+        return any(is_true(found, kind) for kind in ("Complete", "Failed"))
+
+    try:
+        until(has_ended, f"batchjob/{name} has ended")
+    except NotReachedError as error:
+        raise NotReachedError(f"{error}: {found.get('status')}") from None
+    if not is_true(found, "Complete"):
+        raise NotReachedError(f"{name} has failed: {found['status']}")
+    return found
+
+
+def is_true(found: dict[str, Any], kind: str) -> bool:
+    """Whether a condition of an object is True."""
+    return condition(found, kind).get("status") == "True"
 
 
 def answers(client: OpenAI) -> bool:

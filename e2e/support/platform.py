@@ -31,7 +31,6 @@ TENANT = "shop"
 VERSION = "0.1.0"
 ALONE = "ReadWriteOnce"
 WRITING = "ReadWriteMany"
-START_S = 300
 AGENT_PORT = 8000
 DEPLOYMENTS = (f"{RELEASE}-operator", f"{RELEASE}-controlplane")
 OPERATOR_ACCOUNT = f"system:serviceaccount:{SYSTEM}:{RELEASE}-operator"
@@ -91,11 +90,11 @@ class Platform:
     def serve(self) -> None:
         """Applies the LLMService; returns when it is Available."""
         self.shop.apply(llm_service())
-        until_condition(self.shop, "llmservice", SERVICE, "Available", within_s=START_S)
+        until_condition(self.shop, "llmservice", SERVICE, "Available")
 
-    def settled(self, *, within_s: float = START_S) -> None:
+    def settled(self) -> None:
         """Returns when every Deployment of Weir and every replica of the service is ready."""
-        until(self.is_settled, "every pod is ready", within_s=within_s)
+        until(self.is_settled, "every pod is ready")
 
     def is_settled(self) -> bool:
         """Whether every pod of Weir and every replica of the service is ready."""
@@ -120,8 +119,13 @@ class Platform:
 
     @property
     def control_plane(self) -> str:
-        """The base URL of the control plane."""
-        return self.address(self.system, f"{RELEASE}-controlplane")
+        """The base URL of the control plane, as this machine reaches it."""
+        return self.address(self.system, self.control_plane_name)
+
+    @property
+    def control_plane_name(self) -> str:
+        """The name of its Service."""
+        return f"{RELEASE}-controlplane"
 
     def replicas(self) -> list[dict[str, Any]]:
         """The service's pods that are ready and stay, the oldest first."""
@@ -130,6 +134,17 @@ class Platform:
         return sorted(
             (pod for pod in staying if condition(pod, "Ready").get("status") == "True"),
             key=lambda pod: str(pod["metadata"]["creationTimestamp"]),
+        )
+
+    def is_endpoint(self, pod: Mapping[str, Any]) -> bool:
+        """Whether the service's address leads to a pod of it."""
+        slices = self.shop.list(
+            "endpointslices", f"--selector=kubernetes.io/service-name={SERVICE}"
+        )
+        return any(
+            entry["conditions"].get("ready") and entry["targetRef"]["uid"] == pod["metadata"]["uid"]
+            for found in slices
+            for entry in found.get("endpoints") or ()
         )
 
     @contextmanager

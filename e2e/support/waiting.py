@@ -7,7 +7,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from e2e.cluster.kubectl import Kubectl
+from e2e.cluster.kubectl import Kubectl, KubectlError
+
+PATIENCE_S = 300
+"""For what has no time of its own to be shown: a busy machine is slow, and not wrong."""
 
 
 class NotReachedError(AssertionError):
@@ -15,13 +18,29 @@ class NotReachedError(AssertionError):
 
 
 def until(
-    condition: Callable[[], bool], what: str, *, within_s: float, every_s: float = 0.5
+    condition: Callable[[], bool],
+    what: str,
+    *,
+    within_s: float = PATIENCE_S,
+    every_s: float = 0.5,
 ) -> None:
-    """Returns when the condition holds. Raises NotReachedError when it does not in time."""
+    """Returns when the condition holds; one that kubectl could not ask for does not hold.
+
+    Raises:
+        NotReachedError: it does not in time; the message has kubectl's last error.
+    """
     deadline_s = time.monotonic() + within_s
-    while not condition():
+    said = ""
+    while True:
+        try:
+            if condition():
+                return
+        except KubectlError as error:  # the API server may be away for a moment
+            said = f" ({error})"
+        else:
+            said = ""
         if time.monotonic() > deadline_s:
-            raise NotReachedError(f"not within {within_s:.0f} s: {what}")
+            raise NotReachedError(f"not within {within_s:.0f} s: {what}{said}")
         time.sleep(every_s)
 
 
@@ -32,20 +51,21 @@ def condition(found: Mapping[str, Any] | None, kind: str) -> Mapping[str, Any]:
     return next((entry for entry in entries if entry["type"] == kind), {})
 
 
-def until_condition(
-    kubectl: Kubectl, kind: str, name: str, wanted: str, *, within_s: float
-) -> dict[str, Any]:
+def until_condition(kubectl: Kubectl, kind: str, name: str, wanted: str) -> dict[str, Any]:
     """The object, once a condition of it is True.
 
     Raises:
         NotReachedError: it is not in time; the message has the object's status.
     """
-    deadline_s = time.monotonic() + within_s
-    while True:
-        found = kubectl.get(kind, name)
-        if found is not None and condition(found, wanted).get("status") == "True":
-            return found
-        if time.monotonic() > deadline_s:
-            status = json.dumps((found or {}).get("status"), indent=1)
-            raise NotReachedError(f"{kind}/{name} is not {wanted} in {within_s:.0f} s: {status}")
-        time.sleep(0.5)
+    found: dict[str, Any] = {}
+
+    def is_true() -> bool:
+        found.clear()
+        found.update(kubectl.get(kind, name) or {})
+        return condition(found, wanted).get("status") == "True"
+
+    try:
+        until(is_true, f"{kind}/{name} is {wanted}")
+    except NotReachedError as error:
+        raise NotReachedError(f"{error}: {json.dumps(found.get('status'), indent=1)}") from None
+    return found
