@@ -23,6 +23,10 @@ HEADLINES = (
     ),
     "operator/observed/share",
     "operator/steady/writes",
+    "plan/p99-10000",
+    "plan/p99-50000",
+    "bridge/time-per-token",
+    "ingest/time",
     "sync/p99",
     "tree/build",
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import eventually
 from weir_agent.vllm_bridge.divergence import actual_plan, find_divergence
 from weir_agent.vllm_bridge.parking import LONGEST_S, LONGEST_WITH_ONLINE_S, Parking
 from weir_agent.vllm_bridge.recorder import Recorder, Window
@@ -122,7 +123,9 @@ def test_the_waker_wakes_the_engine_from_another_thread() -> None:
     parking.park(time.monotonic(), idle_s=0.01, waiting=True, online=False)
     assert woken.wait(timeout=30)
     parking.close()
-    assert not any(thread.name == "weir-waker" for thread in threading.enumerate())
+    assert eventually(
+        lambda: not any(thread.name == "weir-waker" for thread in threading.enumerate())
+    )
 
 
 def output(
