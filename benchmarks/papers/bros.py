@@ -12,12 +12,21 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.claims import Claim
+from benchmarks.papers.ablation import ANY_MEMORY, PROMPTS_ALONE
 from benchmarks.papers.bros_run import Outcome, Setup, shorter, simulate
 from benchmarks.papers.paper import Options, PaperResult, Table, kept, parallel, spread
 
 VLLM = ("vLLM, prompts first", "vLLM, mixed steps")
 MAIN = (*VLLM, "round robin", "BROS, paged", "BROS", "weir")
-MORE = ("BROS, most empty block", "weir, TPOT alone", "fixed priority", "adaptive", "aimd")
+MORE = (
+    "BROS, most empty block",
+    "weir, TPOT alone",
+    PROMPTS_ALONE,
+    ANY_MEMORY,
+    "fixed priority",
+    "adaptive",
+    "aimd",
+)
 _BEST_VLLM = "vLLM"
 
 
@@ -295,15 +304,18 @@ def _bros_reason(calm_s: float, calm: Arms, busy_s: float, busy: Arms) -> str:
 
 
 def _weirs_reason(rate_s: float, seeds: Arms) -> str:
-    """What its TTFT objective costs Weir in offline work, measured by taking it away."""
-    both, alone = "weir", "weir, TPOT alone"
+    """What bounds Weir's offline work, measured by taking parts of it away."""
+
+    def said(arm: str) -> str:
+        offline_s, ttft = _over(seeds, arm, _offline), _over(seeds, arm, _ttft)
+        return f"{offline_s:.2f} offline requests a second at {ttft:.1%} of TTFT"
+
     return (
-        "Weir serves fewer offline requests than BROS: with a TTFT objective its offline work "
-        f"waits while an online prompt is there. At {rate_s:g}/s it serves "
-        f"{_over(seeds, both, _offline):.2f} a second and attains {_over(seeds, both, _ttft):.1%} "
-        f"of TTFT; without that objective {_over(seeds, alone, _offline):.2f} and "
-        f"{_over(seeds, alone, _ttft):.1%}; BROS {_over(seeds, 'BROS', _offline):.2f} and "
-        f"{_over(seeds, 'BROS', _ttft):.1%}. Weir also preempts by recomputation where BROS copies."
+        f"At {rate_s:g}/s the cache is full, and Weir preempts by recomputation where BROS copies: "
+        f"BROS finishes {said('BROS')}, Weir {said('weir')}; without the TTFT objective "
+        f"{said('weir, TPOT alone')}; with prompts that have time to spare as alone as others "
+        f"{said(PROMPTS_ALONE)}; with steps as long where online fills the memory as elsewhere "
+        f"{said(ANY_MEMORY)}."
     )
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
+from benchmarks.papers.ablation import ANY_MEMORY, PROMPTS_ALONE, without
 from benchmarks.papers.bros_workload import LONGEST_TOKENS, Sets, documents, online_of
 from weir_engine.config import EngineShape, Metric, Policy, Slo
 from weir_engine.kv.bidirectional import BidirectionalKvManager
@@ -72,11 +73,18 @@ _PRESETS = {
     "BROS, paged": "bros-paged",
     "weir": "weir",
     "weir, TPOT alone": "weir",
+    PROMPTS_ALONE: "weir",
+    ANY_MEMORY: "weir",
 }
 
 
 def simulate(setup: Setup, arm: str) -> Outcome:
     """One run of one arm."""
+    with without(arm):
+        return _simulate(setup, arm)
+
+
+def _simulate(setup: Setup, arm: str) -> Outcome:
     replica = _replica(setup, arm)
     online = online_of(setup.data, rate_s=setup.rate_s, seconds=setup.window_s, seed=setup.seed)
     caches: list[KvManager] = []

@@ -17,7 +17,7 @@ Seeds = list[dict[str, Outcome]]
 
 STUDIES = (
     Study(profile="a100-40gb-llama-3.1-8b", offline="loogle", rate_s=3.0),
-    Study(profile="a100-40gb-llama-3.1-8b", offline="sharegpt", rate_s=3.0, seeds=1),
+    Study(profile="a100-40gb-llama-3.1-8b", offline="sharegpt", rate_s=3.0, seeds=2),
     Study(profile="rtx-pro-6000-llama-3.1-8b", offline="loogle", rate_s=4.0, seeds=2),
 )
 

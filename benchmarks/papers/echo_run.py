@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.papers.ablation import PROMPTS_ALONE, without
 from benchmarks.papers.paper import Options, kept, read_rows
 from weir_engine.config import EngineShape, Metric, Policy, Slo
 from weir_engine.ids import RequestClass, RequestId
@@ -60,6 +61,7 @@ ARMS = (
     "aimd",
     "adaptive",
     "weir",
+    PROMPTS_ALONE,
 )
 
 
@@ -174,9 +176,15 @@ def _offline(name: str, segments: tuple[Segment, ...], output: int) -> RequestSp
 # -- arms -------------------------------------------------------------------------------------
 
 Factory = Callable[[EngineShape, KvManager], Planner]
-_PRESET_OF = {"BS+E": "echo-estimator", "BS+E+S": "echo-selection", "Echo": "echo", "weir": "weir"}
+_PRESET_OF = {
+    "BS+E": "echo-estimator",
+    "BS+E+S": "echo-selection",
+    "Echo": "echo",
+    "weir": "weir",
+    PROMPTS_ALONE: "weir",
+}
 _CHUNK = 2048
-_MANAGED = ("Echo", "weir")
+_MANAGED = ("Echo", "weir", PROMPTS_ALONE)
 # Tokens a step, for adaptive the least; the better one counts. The others end a step by a budget.
 _CHUNKS = {
     "BS": (256, 512),
@@ -188,6 +196,11 @@ _CHUNKS = {
 
 def simulate(setup: Setup, arm: str, chunk: int) -> Outcome:
     """One run of one arm."""
+    with without(arm):
+        return _simulate(setup, arm, chunk)
+
+
+def _simulate(setup: Setup, arm: str, chunk: int) -> Outcome:
     profile = load_profile(setup.profile)
     shape = profile.engine_shape(
         max_batched_tokens=_CHUNK if arm == "adaptive" else chunk,

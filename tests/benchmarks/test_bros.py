@@ -101,6 +101,8 @@ class TestClaims:
             "vLLM, prompts first": outcome(0.3, 4.0, 0.1),
             "BROS, paged": outcome(0.06, 3.0, 0.8),
             "weir, TPOT alone": outcome(0.05, 4.5, 0.8),
+            "weir, prompts alone": outcome(0.03, 3.0, 0.96),
+            "weir, any memory": outcome(0.05, 4.1, 0.85),
         }
         return {rate_s: dict(arms) for rate_s in bros.STUDIES[0].rates_s}
 
@@ -121,7 +123,8 @@ class TestClaims:
         note, why, reason = bros.notes_of(bros.STUDIES[0], [self.rates()])
         assert "8/s 75.0% at +2.5%" in note
         assert "steps of 50 ms" in why
-        assert "without that objective 4.50 and 80.0%" in reason
+        assert "Weir 3.90 offline requests a second at 95.0% of TTFT" in reason
+        assert "as alone as others 3.00 offline requests a second at 96.0%" in reason
 
     def test_other_profiles_have_no_targets_of_the_papers(self) -> None:
         study = bros.STUDIES[1]

@@ -17,7 +17,11 @@ class OnlineLoad:
     longest got its last token (None without decoders). ``earliest_cumulative_s`` is the smallest
     arrival + i * TPOT over them, i the tokens they have (None without a TPOT objective).
     ``prefills`` online requests have no first token yet, those still queued included;
-    ``earliest_arrival_s`` is when the first of them arrived (None without any).
+    ``earliest_arrival_s`` is when the first of them arrived (None without any), ``prompts_s`` how
+    long online work alone takes from now until the last of them has its first token (None without
+    any, and where a preempted one among them has had it), ``prompts_delay_s`` the most that offline
+    work has delayed one of them by, ``kv_share`` which part of the KV blocks online requests hold
+    with the step.
     ``base_s`` is the predicted median duration of the online work alone (0 without any),
     ``idle_step_s`` the fixed cost of a step (c0).
     """
@@ -28,6 +32,9 @@ class OnlineLoad:
     earliest_cumulative_s: float | None = None
     prefills: int = 0
     earliest_arrival_s: float | None = None
+    prompts_s: float | None = None
+    prompts_delay_s: float = 0.0
+    kv_share: float = 0.0
     base_s: float = 0.0
     idle_step_s: float = 0.0
 

@@ -14,8 +14,7 @@ from weir_engine.latency.models import LatencyModel
 from weir_engine.request import Request
 from weir_engine.sched.listener import StepListener
 from weir_engine.sched.plan import StepPlan
-
-_MEDIAN = 0.5
+from weir_engine.sched.prompt_queue import queue_s
 
 
 class Admission(Protocol):
@@ -38,8 +37,7 @@ class TtftAdmission(StepListener):
     Raises:
         ConfigError: no TTFT or no TPOT objective.
 
-    Source: OmniServe §3.3.3. The printed sum is over layers and modules of all unfinished prefills;
-    here the model predicts it as whole steps: as many as the queue fills, and what is left over.
+    Source: OmniServe §3.3.3; the sum over unfinished prefills is ``queue_s``.
     """
 
     def __init__(
@@ -73,29 +71,16 @@ class TtftAdmission(StepListener):
             own = (request.remaining_tokens, request.computed_tokens)
             if request.id in self._unjudged:
                 due_s = request.arrival_s + self._ttft_s - now_s
-                if self.prefill_s(decodes, [*queue, own]) > due_s:
+                if self._served_s(decodes, [*queue, own]) > due_s:
                     turned_away.append(request.id)
                     continue
             queue.append(own)
         return frozenset(turned_away)
 
-    def prefill_s(self, decodes: StepShape, queue: Iterable[tuple[int, int]]) -> float:
-        """Seconds until the last of ``queue``, (new, computed) tokens each, has its first token."""
-        tokens = 0
-        pairs = 0.0
-        for new, computed in queue:
-            tokens += new
-            pairs += new * (computed + new / 2)
-        each = max(pairs / tokens - tokens / 2, 0.0) if tokens else 0.0
-        fill = self._model.max_prefill_tokens(
-            decodes, round(each), self._tpot_s, _MEDIAN, min(tokens, self._most_tokens)
+    def _served_s(self, decodes: StepShape, queue: list[tuple[int, int]]) -> float:
+        return queue_s(
+            self._model, decodes, queue, limit_s=self._tpot_s, step_tokens=self._most_tokens
         )
-        fill = max(fill, 1)
-        steps, rest = divmod(tokens, fill)
-        # Attention work is spread evenly over the steps.
-        share = pairs / tokens if tokens else 0.0
-        seconds = steps * self._model.predict(_beside(decodes, fill, share))
-        return seconds + (self._model.predict(_beside(decodes, rest, share)) if rest else 0.0)
 
     @override
     def on_add(self, request: Request) -> None:
@@ -109,14 +94,3 @@ class TtftAdmission(StepListener):
         self._unjudged = {
             name: arrival_s for name, arrival_s in self._unjudged.items() if arrival_s > plan.now_s
         }
-
-
-def _beside(decodes: StepShape, tokens: int, pairs_each: float) -> StepShape:
-    return StepShape(
-        tokens,
-        tokens * pairs_each,
-        1,
-        decodes.decode_requests,
-        decodes.decode_context,
-        decodes.decode_longest,
-    )

@@ -19,8 +19,8 @@ class StepDraft:
 
     ``tokens_left``, ``blocks_left`` and ``seqs_left`` are what the engine still has;
     ``offline_blocks`` is the offline holding as the step would leave it, ``ends_prompt`` says that
-    an online request gets its first token from the step, ``admitted`` how many shares are of
-    requests that did not run before.
+    an online request gets its first token from the step, ``lacks_room`` that one waits for blocks
+    or a slot, ``admitted`` how many shares are of requests that did not run before.
     """
 
     __slots__ = (
@@ -35,6 +35,7 @@ class StepDraft:
         "decode_longest",
         "decode_requests",
         "ends_prompt",
+        "lacks_room",
         "offline_blocks",
         "offline_seqs",
         "preempt",
@@ -77,6 +78,7 @@ class StepDraft:
         self.decode_context = 0
         self.decode_longest = 0
         self.ends_prompt = False
+        self.lacks_room = False
         self.admitted = 0
         self._shape: StepShape | None = None
 
@@ -93,6 +95,15 @@ class StepDraft:
                 self.decode_longest,
             )
         return self._shape
+
+    @property
+    def decode_shape(self) -> StepShape:
+        """Its decodes alone."""
+        return StepShape(
+            decode_requests=self.decode_requests,
+            decode_context=self.decode_context,
+            decode_longest=self.decode_longest,
+        )
 
     def blocks_for(self, computed_tokens: int, new_tokens: int) -> int:
         """Blocks to allocate so that ``new_tokens`` more fit behind ``computed_tokens``."""

@@ -5,6 +5,8 @@ Offline requests give way for blocks and slots. Source: HyGen Algorithm 1, phase
 
 from dataclasses import replace
 from itertools import chain
+from math import inf
+from typing import TypedDict
 
 from weir_engine.latency.models import LatencyModel
 from weir_engine.request import Request
@@ -14,12 +16,20 @@ from weir_engine.sched.draft import StepDraft
 from weir_engine.sched.order import OnlineOrder
 from weir_engine.sched.plan import Work
 from weir_engine.sched.preemption import offline_victims, online_victim
+from weir_engine.sched.prompt_queue import queue_s
 from weir_engine.sched.state import SchedulerState
 
 _MEDIAN = 0.5
 # Once a prompt ends in a step, another one may join only while the step is shorter than this many
 # fixed costs: the first token would wait for the other's prefill, which costs more than a step.
 _JOIN_STEPS = 3.0
+
+
+class _Prompts(TypedDict):
+    """Those fields of an ``OnlineLoad`` that need its step."""
+
+    prompts_s: float | None
+    prompts_delay_s: float
 
 
 class OnlinePhase:
@@ -57,8 +67,42 @@ class OnlinePhase:
             self._prefill(draft, prefilling, load, now_s)
             shape = draft.shape
             base_s = 0.0 if shape.is_empty else self._model.predict(shape)
-            load = replace(load, base_s=base_s)
+            prompts = self._prompts(draft, load, prefilling, base_s)
+            load = replace(load, base_s=base_s, kv_share=self._kv_share(draft), **prompts)
         return load
+
+    def _kv_share(self, draft: StepDraft) -> float:
+        others = draft.blocks_left + draft.offline_blocks
+        return 1 - others / self._state.kv.total_blocks
+
+    def _prompts(
+        self, draft: StepDraft, load: OnlineLoad, prefilling: list[Request], base_s: float
+    ) -> _Prompts:
+        """What the prompts that are there still need, and what offline work has cost them."""
+        prompts = [*prefilling, *self._waiting(draft)]
+        again = not draft.preempted.isdisjoint(self._state.running_online)
+        if again or draft.lacks_room or any(request.output_tokens for request in prompts):
+            # One of them waits for blocks, or for a later token, which has another due time.
+            return _Prompts(prompts_s=None, prompts_delay_s=0.0)
+        planned = draft.work[draft.decode_requests :]  # decodes come first
+        done = {work.request_id: work.hit_tokens + work.tokens for work in planned}
+        queue = []
+        for request in prompts:
+            computed = request.computed_tokens + done.get(request.id, 0)
+            if computed < request.known_tokens:
+                queue.append((request.known_tokens - computed, computed))
+        rest_s = queue_s(
+            self._model,
+            draft.decode_shape,
+            queue,
+            limit_s=self._budget.prefill_limit(load) if queue else inf,
+            step_tokens=self._state.shape.max_batched_tokens,
+            least_steps=len(queue) if self._stagger_prompts else 0,
+        )
+        return _Prompts(
+            prompts_s=base_s + rest_s,
+            prompts_delay_s=max((r.offline_delay_s for r in prompts), default=0.0),
+        )
 
     def _load(
         self, draft: StepDraft, decoding: list[Request], prefilling: list[Request], now_s: float
@@ -81,6 +125,7 @@ class OnlinePhase:
             earliest_cumulative_s=cumulative_s,
             prefills=len(first) + resuming,
             earliest_arrival_s=min(first, default=None),
+            kv_share=self._kv_share(draft),
             base_s=0.0 if shape.is_empty else self._model.predict(shape),
             idle_step_s=self._model.fixed_s,
         )
@@ -117,10 +162,11 @@ class OnlinePhase:
             if request.id in draft.preempted:
                 continue
             tokens = self._chunk(draft, request, request.computed_tokens, limit_s)
+            if tokens == 0:
+                continue
             blocks = draft.blocks_for(request.computed_tokens, tokens)
-            if tokens == 0 or (
-                blocks > draft.blocks_left and not self._make_room(draft, request, blocks)
-            ):
+            if blocks > draft.blocks_left and not self._make_room(draft, request, blocks):
+                draft.lacks_room = True
                 continue
             draft.take_blocks(blocks, offline=False)
             work = Work(request_id=request.id, tokens=tokens, reason="online-prefill")
@@ -143,6 +189,7 @@ class OnlinePhase:
             whole += hit.tokens // draft.block_size_tokens
             made = self._make_room(draft, request, whole, slots=int(missing_slot), admit=True)
             if not made:
+                draft.lacks_room = True
                 return False
         blocks = draft.blocks_for(hit.tokens, tokens) + draft.hit_blocks(hit)
         draft.adopt(hit)

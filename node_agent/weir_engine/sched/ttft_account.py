@@ -6,6 +6,7 @@ from collections import deque
 from weir_engine.config import Slo
 from weir_engine.sched.account import OnlineLoad, QuietAccount, StepLimit, StepTimes
 from weir_engine.sched.feedback import MeanFeedback, TailFeedback
+from weir_engine.sched.prompt_queue import beside_prompts_s, memory_limit_s
 
 # Before anything was measured, offline work may cost this share of the threshold.
 _FIRST_SHARE = 0.05
@@ -123,7 +124,9 @@ class TailTtftAccount(QuietAccount):
     the step in flight at the start of the burst. So the cap is the threshold less the measured
     tail of TTFT without the offline-caused delay (or the reference where it is known), scaled by
     feedback on the measured tail. All of that may be planned for: the burst starts somewhere within
-    the step, and waits for half of it on average.
+    the step, and waits for half of it on average. Beside prompts that have time to spare offline
+    work gets a share of that, within the same cap: the first of them must not have waited, and all
+    of them not take, so long that little is left.
 
     Source: design, "TTFT SLO ... capped (percentile)".
     """
@@ -147,12 +150,16 @@ class TailTtftAccount(QuietAccount):
         return max(threshold_s - self._sorted[index], 0.0)
 
     def step_limit(self, load: OnlineLoad) -> StepLimit:
-        """The headroom of the tail, never less than twice the fixed cost."""
+        """The headroom of the tail, never less than twice the fixed cost; less beside prompts."""
+        cap_s = min(self._headroom_s(), _MOST_SHARE * self._threshold_s)
         if load.prefills:
-            return StepLimit(seconds=load.base_s, reason="ttft-prefill")
-        cap_s = min(self._headroom_s(), _MOST_SHARE * self._threshold_s) * self._feedback.factor
+            threshold_s = self._threshold_s - self._delay_s
+            extra_s = beside_prompts_s(load, threshold_s=threshold_s, headroom_s=cap_s)
+            limit_s = load.base_s + extra_s * self._feedback.factor
+            return StepLimit(seconds=min(limit_s, memory_limit_s(load)), reason="ttft-prefill")
         shortest_s = _SHORTEST_STEPS * load.idle_step_s
-        return StepLimit(seconds=max(cap_s, shortest_s), reason="ttft-tail")
+        limit_s = max(cap_s * self._feedback.factor, shortest_s)
+        return StepLimit(seconds=min(limit_s, memory_limit_s(load)), reason="ttft-tail")
 
     def on_first_token(self, ttft_s: float, offline_delay_s: float) -> None:
         """Feeds the tail, and the tail without offline work."""

@@ -35,21 +35,6 @@ def plan_at(now_s: float) -> StepPlan:
     return StepPlan(step=1, now_s=now_s, shape=EMPTY_SHAPE, online_shape=EMPTY_SHAPE)
 
 
-def test_a_prompt_is_predicted_as_full_steps_and_what_is_left_over() -> None:
-    # 50 tokens: two steps of 20 at 30 ms and one of 10 at 20 ms.
-    assert admission().prefill_s(EMPTY_SHAPE, [(50, 0)]) == pytest.approx(0.080)
-    assert admission().prefill_s(EMPTY_SHAPE, [(40, 0)]) == pytest.approx(0.060)
-    assert admission().prefill_s(EMPTY_SHAPE, []) == 0.0
-
-
-def test_decodes_leave_less_of_each_step_to_prompts() -> None:
-    ten = EMPTY_SHAPE
-    for _ in range(10):
-        ten = ten.with_decode(8)
-    # Ten decodes leave 10 tokens a step: 50 tokens take five steps.
-    assert admission().prefill_s(ten, [(50, 0)]) == pytest.approx(0.150)
-
-
 def test_who_cannot_be_served_in_time_is_refused_and_makes_room_for_the_next() -> None:
     seat = admission()
     waiting = arrived(

@@ -1,0 +1,100 @@
+"""How long the online prompts that are there still take, and what of their slack is given away.
+
+Pure functions: seconds and counts in, seconds out.
+"""
+
+from collections.abc import Iterable
+from math import ceil, inf
+
+from weir_engine.latency.features import StepShape
+from weir_engine.latency.models import LatencyModel
+from weir_engine.sched.account import OnlineLoad
+
+_MEDIAN = 0.5
+# Of the slack that the prompts have a step gives no more than this share to offline work.
+_SHARE_OF_SLACK = 0.25
+# Online requests may hold this share of the KV blocks before steps get shorter for it, and this one
+# when they are as short as without offline work.
+_SHARE_OF_KV = 0.5
+_FULL_KV = 0.9
+
+
+def queue_s(
+    model: LatencyModel,
+    decodes: StepShape,
+    queue: Iterable[tuple[int, int]],
+    *,
+    limit_s: float,
+    step_tokens: int,
+    least_steps: int = 0,
+) -> float:
+    """Seconds until the last of ``queue``, (new, computed) tokens each, has its first token.
+
+    Steps hold ``step_tokens`` of prompts at most, last ``limit_s`` at most beside ``decodes``, and
+    are ``least_steps`` or more.
+
+    Source: OmniServe §3.3.3. The printed sum is over layers and modules of all unfinished prefills;
+    here the model predicts it as whole steps: as many as the queue fills, and what is left over.
+    """
+    tokens = 0
+    pairs = 0.0
+    for new, computed in queue:
+        tokens += new
+        pairs += new * (computed + new / 2)
+    if not tokens:
+        return 0.0
+    each = max(pairs / tokens - tokens / 2, 0.0)
+    fill = model.max_prefill_tokens(
+        decodes, round(each), limit_s, _MEDIAN, min(tokens, step_tokens)
+    )
+    fill = max(min(fill, ceil(tokens / max(least_steps, 1))), 1)
+    steps, rest = divmod(tokens, fill)
+    # Attention work is spread evenly over the steps.
+    share = pairs / tokens
+    seconds = steps * model.predict(_beside(decodes, fill, share))
+    return seconds + (model.predict(_beside(decodes, rest, share)) if rest else 0.0)
+
+
+def beside_prompts_s(
+    load: OnlineLoad, *, threshold_s: float, headroom_s: float, share: float = _SHARE_OF_SLACK
+) -> float:
+    """Seconds of offline work that a step may add while online prompts wait, 0 or more.
+
+    No more than ``share`` of what the prompts could still wait by themselves before
+    ``threshold_s``, so however many steps they take, never all of it; nor than ``share`` of what
+    the delay of those present leaves of ``headroom_s``, by which offline work may delay a request
+    at all: the next one to arrive has no slack of its own yet.
+
+    Source: Weir (design: step budget; the slack is OmniServe §3.3.3's, own prefill included).
+    """
+    if load.prompts_s is None or load.earliest_arrival_s is None:
+        return 0.0
+    slack_s = threshold_s - (load.now_s - load.earliest_arrival_s) - load.prompts_s
+    return max(0.0, share * min(slack_s, headroom_s - load.prompts_delay_s))
+
+
+def memory_limit_s(load: OnlineLoad) -> float:
+    """The longest step that KV memory bears, so that the next prompts find room in it.
+
+    Requests stay, and hold KV, for as much longer as steps take longer. Up to half of the blocks
+    that does not matter; from there on steps get shorter, and where nine tenths are online's they
+    take no longer than online work alone. So online's share settles below that wherever online
+    work alone would.
+
+    Source: Weir; Little's law.
+    """
+    above = load.kv_share - _SHARE_OF_KV
+    if above <= 0:
+        return inf
+    return load.base_s * max(1.0, (_FULL_KV - _SHARE_OF_KV) / above)
+
+
+def _beside(decodes: StepShape, tokens: int, pairs_each: float) -> StepShape:
+    return StepShape(
+        tokens,
+        tokens * pairs_each,
+        1,
+        decodes.decode_requests,
+        decodes.decode_context,
+        decodes.decode_longest,
+    )
