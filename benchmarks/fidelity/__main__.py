@@ -12,6 +12,7 @@ import json
 import shlex
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -56,8 +57,11 @@ def judge(
     live = of_live(content)
     runs = [simulated(profile, trace, http_s=http_s, seed=seed) for seed in seeds]
     claims = [_claim(trace, name, runs, live) for name in NAMES]
-    error = 100 * profile.cost.error(recording(lab, trace).steps)
+    steps = recording(lab, trace).steps
+    error = 100 * profile.cost.error(steps)
     judged = trace != FITTED
+    if judged:
+        claims += _same_speed(profile, trace, http_s, seeds, live, profile.cost.slowness(steps))
     claims.append(
         Claim(
             id=f"fidelity/{trace.name}/step",
@@ -71,6 +75,37 @@ def judge(
     for claim in claims:
         lab.say(f"{claim.id:36} {claim.value:8.2f} {claim.unit}  {claim.what}")
     return claims
+
+
+def _same_speed(
+    profile: RecordedProfile,
+    trace: FidelityTrace,
+    http_s: float,
+    seeds: list[int],
+    live: Figures,
+    slowness: float,
+) -> list[Claim]:
+    """The machine's own speed in a run, and what is left when the profile has that speed."""
+    same = replace(profile, cost=profile.cost.slower(slowness), pause_s=profile.pause_s * slowness)
+    runs = [simulated(same, trace, http_s=http_s, seed=seed) for seed in seeds]
+    left = [_claim(trace, name, runs, live) for name in NAMES]
+    return [
+        Claim(
+            id=f"fidelity/{trace.name}/slowness",
+            what="a step of this live run over the same step of the fitted one, median",
+            unit="x",
+            value=round(slowness, 3),
+        ),
+        *(
+            replace(
+                claim,
+                id=claim.id.replace(trace.name, f"{trace.name}/same-speed"),
+                what=f"{claim.what}, the profile slowed as the machine was",
+                target=None,
+            )
+            for claim in left
+        ),
+    ]
 
 
 def _claim(trace: FidelityTrace, name: str, runs: list[Figures], live: Figures) -> Claim:
@@ -147,7 +182,7 @@ def main() -> int:
     ]
     live = {name: live_file(lab, trace) for name, trace in TRACES.items()}
     more = {
-        "profile": {**profile.plain(), "ratios": None, "http_s": fitted["http_s"]},
+        "profile": {**profile.plain(), "noise": None, "http_s": fitted["http_s"]},
         # A busy engine that had less than a core of its own was disturbed by other work.
         "core_share_of_live_runs": {
             name: round(content["measurement"]["busy_share"], 2) for name, content in live.items()

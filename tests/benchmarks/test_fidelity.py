@@ -20,7 +20,7 @@ from weir_cli.loadlab.processes import Cores
 from weir_cli.loadlab.workload import OfflineOrder, offline_supply
 from weir_engine.config import EngineShape
 from weir_engine.sim.hashes import BlockHasher
-from weir_engine.sim.recorded import RecordedCost, RecordedProfile
+from weir_engine.sim.recorded import NoiseOfSize, RecordedCost, RecordedProfile
 
 PROFILE = RecordedProfile(
     shape=EngineShape(
@@ -30,7 +30,10 @@ PROFILE = RecordedProfile(
         max_seqs=64,
         max_model_len_tokens=4096,
     ),
-    cost=RecordedCost(coefficients=(0.01, 1e-4, 1e-8, 1e-4, 1e-4, 1e-7), ratios=(1.0, 1.0)),
+    cost=RecordedCost(
+        coefficients=(0.01, 1e-4, 1e-8, 1e-4, 1e-4, 1e-7),
+        noise=(NoiseOfSize(upto_s=1.0, ratios=(1.0, 1.0)),),
+    ),
     pause_s=0.001,
 )
 

@@ -3,8 +3,9 @@
 Rows in, a profile out; who records them, and where files are, is the caller's.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import inf
 from typing import Self
 
@@ -13,17 +14,18 @@ import numpy as np
 from weir_engine.config import EngineShape
 from weir_engine.errors import ConfigError
 from weir_engine.latency.features import EMPTY_SHAPE, StepShape
-from weir_engine.latency.fit import fit_relative
+from weir_engine.latency.fit import Array, fit_relative
 from weir_engine.latency.models.attention import AttentionModel
 from weir_engine.sim.cost import Part
 from weir_engine.sim.trace_rows import Row, json_rows
 
 _FEWEST_STEPS = 30
-_KEPT_RATIOS = 201
+_KEPT_RATIOS = 101
+_STEPS_A_SIZE = 100  # fewer do not show the tail of their noise
 _FEATURES = AttentionModel()
 
 
-_FORMAT = "weir-recorded-profile-1"
+_FORMAT = "weir-recorded-profile-2"
 _SHAPE_FIELDS = EngineShape.__slots__
 
 
@@ -119,15 +121,28 @@ def _shape(given: object, where: str) -> EngineShape:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class NoiseOfSize:
+    """How measured steps of one size spread about their fitted time.
+
+    ``upto_s`` is the longest fitted time of the size; ``ratios`` are quantiles of measured over
+    fitted, evenly spaced, stalls included.
+    """
+
+    upto_s: float
+    ratios: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RecordedCost:
     """Seconds of a step of an engine that was recorded; implements ``StepCost``.
 
-    ``coefficients`` are seconds a unit of the features of ``AttentionModel``; ``ratios`` are
-    quantiles of measured over fitted, evenly spaced: noise is drawn from them, stalls included.
+    ``coefficients`` are seconds a unit of the features of ``AttentionModel``. Noise is drawn from
+    ``noise``, by size from short to long: short steps spread wider than long ones, and a scheduler
+    that learns the spread leaves as much room as it sees. Beyond the last size that one holds.
     """
 
     coefficients: tuple[float, ...]
-    ratios: tuple[float, ...]
+    noise: tuple[NoiseOfSize, ...]
 
     @classmethod
     def fit(cls, steps: Sequence[RecordedStep]) -> Self:
@@ -144,10 +159,9 @@ class RecordedCost:
         seconds = np.array([step.seconds for step in steps])
         prior = np.array(_FEATURES.defaults)
         found = fit_relative(features, seconds, np.ones(len(steps)), prior)
-        ratios = np.quantile(seconds / (features @ found), np.linspace(0, 1, _KEPT_RATIOS))
         return cls(
             coefficients=tuple(float(value) for value in found),
-            ratios=tuple(float(value) for value in ratios),
+            noise=_noise(features @ found, seconds),
         )
 
     @property
@@ -165,10 +179,12 @@ class RecordedCost:
 
     def timed(self, parts: Sequence[Part], rng: np.random.Generator) -> tuple[float, float]:
         """With noise, one draw a step, and ``work_s``."""
-        at = float(rng.random()) * (len(self.ratios) - 1)
-        i = min(int(at), len(self.ratios) - 2)
-        ratio = self.ratios[i] + (self.ratios[i + 1] - self.ratios[i]) * (at - i)
         step_s = self._step_s(parts)
+        size = min(bisect_left(self.noise, step_s, key=_upto_s), len(self.noise) - 1)
+        ratios = self.noise[size].ratios
+        at = float(rng.random()) * (len(ratios) - 1)
+        i = min(int(at), len(ratios) - 2)
+        ratio = ratios[i] + (ratios[i + 1] - ratios[i]) * (at - i)
         return step_s * ratio, step_s - self.coefficients[0]
 
     def error(self, steps: Sequence[RecordedStep]) -> float:
@@ -176,9 +192,24 @@ class RecordedCost:
         errors = [abs(self._shape_s(step.shape) / step.seconds - 1) for step in steps]
         return sum(errors) / len(errors)
 
-    def plain(self) -> dict[str, list[float]]:
+    def slowness(self, steps: Sequence[RecordedStep]) -> float:
+        """Median of measured over fitted: how much slower the machine was that ran ``steps``."""
+        return float(np.median([step.seconds / self._shape_s(step.shape) for step in steps]))
+
+    def slower(self, factor: float) -> Self:
+        """The same engine on a machine on which every step takes ``factor`` times as long."""
+        return replace(
+            self,
+            coefficients=tuple(factor * value for value in self.coefficients),
+            noise=tuple(replace(size, upto_s=factor * size.upto_s) for size in self.noise),
+        )
+
+    def plain(self) -> dict[str, object]:
         """As lists, for a file."""
-        return {"coefficients": list(self.coefficients), "ratios": list(self.ratios)}
+        return {
+            "coefficients": list(self.coefficients),
+            "noise": [{"upto_s": s.upto_s, "ratios": list(s.ratios)} for s in self.noise],
+        }
 
     @classmethod
     def of(cls, plain: Mapping[str, object]) -> Self:
@@ -187,20 +218,20 @@ class RecordedCost:
         Raises:
             ConfigError: a list is missing, too short or no numbers.
         """
-        made: dict[str, tuple[float, ...]] = {}
-        for name, shortest in (("coefficients", len(_FEATURES.defaults)), ("ratios", 2)):
-            values = plain.get(name)
-            numbers = [
-                float(value)
-                for value in (values if isinstance(values, list) else ())
-                if isinstance(value, int | float)
-            ]
-            if not isinstance(values, list) or not shortest <= len(numbers) == len(values):
-                raise ConfigError(
-                    f"recorded profile: {name} must be {shortest} numbers or more: record it again"
+        sizes = plain.get("noise")
+        rows = sizes if isinstance(sizes, list) else []
+        if not rows or not all(isinstance(row, Mapping) for row in rows):
+            raise ConfigError("recorded profile: noise must be a list of sizes: record it again")
+        return cls(
+            coefficients=_numbers(plain, "coefficients", len(_FEATURES.defaults)),
+            noise=tuple(
+                NoiseOfSize(
+                    upto_s=_numbers({"upto_s": [row.get("upto_s")]}, "upto_s", 1)[0],
+                    ratios=_numbers(row, "ratios", 2),
                 )
-            made[name] = tuple(numbers)
-        return cls(coefficients=made["coefficients"], ratios=made["ratios"])
+                for row in rows
+            ),
+        )
 
     def _step_s(self, parts: Sequence[Part]) -> float:
         shape = EMPTY_SHAPE
@@ -216,6 +247,40 @@ class RecordedCost:
             return self.coefficients[0]
         pairs = zip(self.coefficients, _FEATURES.features(shape), strict=True)
         return sum(coefficient * feature for coefficient, feature in pairs)
+
+
+def _upto_s(size: NoiseOfSize) -> float:
+    return size.upto_s
+
+
+def _noise(fitted_s: Array, seconds: Array) -> tuple[NoiseOfSize, ...]:
+    """By size, each with about as many steps; shapes (steps,)."""
+    order = np.argsort(fitted_s)
+    sizes = np.array_split(order, max(1, len(order) // _STEPS_A_SIZE))
+    at = np.linspace(0, 1, _KEPT_RATIOS)
+    return tuple(
+        NoiseOfSize(
+            upto_s=float(fitted_s[size[-1]]),
+            ratios=tuple(float(r) for r in np.quantile(seconds[size] / fitted_s[size], at)),
+        )
+        for size in sizes
+    )
+
+
+def _numbers(plain: Mapping[str, object], name: str, fewest: int) -> tuple[float, ...]:
+    """A list of a recorded profile.
+
+    Raises:
+        ConfigError: it is missing, too short or no numbers.
+    """
+    values = plain.get(name)
+    found = values if isinstance(values, list) else []
+    numbers = [float(value) for value in found if isinstance(value, int | float)]
+    if not fewest <= len(numbers) == len(found):
+        raise ConfigError(
+            f"recorded profile: {name} must be {fewest} numbers or more: record it again"
+        )
+    return tuple(numbers)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -74,6 +74,34 @@ def test_its_parts_add_up_as_the_simulator_asks() -> None:
     assert cost.empty_step_s > 0
 
 
+def test_each_size_of_step_has_its_own_noise() -> None:
+    """Short steps that spread by a third, long ones by 2%."""
+    rng = np.random.default_rng(7)
+    rows = []
+    for number in range(1000):
+        tokens, spread = ((400, 0.02), (20, 0.3))[number % 2]
+        seconds = (0.01 + 1e-4 * tokens) * (1 + spread * rng.uniform(-1, 1))
+        rows.append({"prefills": [[tokens, 0]], "decodes": [], "seconds": seconds})
+    cost = RecordedCost.fit(recorded_steps(map(json.dumps, rows)))
+    drawn = {
+        tokens: [cost.seconds([Part(tokens=tokens, computed_tokens=0)], rng) for _ in range(500)]
+        for tokens in (20, 400, 4000)
+    }
+    wide, narrow, beyond = (np.std(d) / np.mean(d) for d in drawn.values())
+    assert wide > 0.1
+    assert narrow < 0.03
+    assert beyond < 0.03
+
+
+def test_a_slower_machine_takes_as_much_longer_for_every_step() -> None:
+    cost = RecordedCost.fit(recorded_steps(lines(400, seed=1)))
+    parts = [Part(tokens=30, computed_tokens=0), Part(tokens=1, computed_tokens=500)]
+    once, twice = (
+        made.seconds(parts, np.random.default_rng(3)) for made in (cost, cost.slower(2.0))
+    )
+    assert twice == pytest.approx(2 * once)
+
+
 def test_a_saved_cost_is_equal() -> None:
     cost = RecordedCost.fit(recorded_steps(lines(100, seed=1)))
     assert RecordedCost.of(json.loads(json.dumps(cost.plain()))) == cost
@@ -128,7 +156,7 @@ def test_a_profile_has_the_engines_shape_and_the_mean_pause_of_a_busy_engine() -
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("format", "other", "format is not weir-recorded-profile-1"),
+        ("format", "other", "format is not weir-recorded-profile-2"),
         ("pause_s", None, "pause_s is None"),
         ("engine", {"max_seqs": 1}, "recorded profile: engine: give whole numbers"),
     ],
@@ -143,5 +171,8 @@ def test_a_broken_file_is_refused() -> None:
     cost = RecordedCost.fit(recorded_steps(lines(100, seed=1)))
     with pytest.raises(ConfigError, match="coefficients must be"):
         RecordedCost.of({**cost.plain(), "coefficients": [1.0]})
-    with pytest.raises(ConfigError, match="ratios must be"):
+    with pytest.raises(ConfigError, match="noise must be a list of sizes"):
         RecordedCost.of({"coefficients": cost.plain()["coefficients"]})
+    for size, message in (({"upto_s": 1.0, "ratios": [1.0]}, "ratios"), ({}, "upto_s")):
+        with pytest.raises(ConfigError, match=f"{message} must be"):
+            RecordedCost.of({**cost.plain(), "noise": [size]})
