@@ -29,6 +29,8 @@ SHORT_LEASE = {
     "LEASE_REQUEST_TIMEOUT_S": "2",
     "WRITE_TIMEOUT_S": "1.5",
 }
+# Of an operator that has no rival: however long a busy machine holds it up, it goes on.
+PATIENT_LEASE = {"LEASE_S": "600", "RENEW_DEADLINE_S": "500"}
 PROGRAM = ("-m", "weir_cli", "serve", "operator")
 
 
@@ -96,7 +98,7 @@ class OperatorProcess:
     def get(self, path: str) -> str:
         """What a probe says; empty without an answer."""
         try:
-            return httpx.get(f"{self.url}/{path}", timeout=2, trust_env=False).text
+            return httpx.get(f"{self.url}/{path}", timeout=20, trust_env=False).text
         except httpx.TransportError:
             return ""
 

@@ -19,7 +19,7 @@ from e2e.cluster.api_server import ApiServer
 from e2e.cluster.kubectl import Kubectl
 from tests.controlplane.agent_sim import SimAgent
 from tests.operator.runtime.test_operator import batchjob, condition, llmservice
-from tests.support.operator_process import OperatorProcess
+from tests.support.operator_process import PATIENT_LEASE, OperatorProcess
 from tests.support.stack import Component
 from tests.support.waiting import eventually
 from weir_cli.api import Api, KeyRequest
@@ -28,6 +28,7 @@ from weir_cli.settings import ClientSettings
 pytestmark = pytest.mark.kubernetes
 
 DEADLINE_S = 2
+TIMEOUT_S = 60
 PATIENCE = "--timeout=110s"
 """Of kubectl: it returns as soon as there is what it waits for."""
 
@@ -42,7 +43,9 @@ class World:
 
     def http(self, key: str | None = None) -> httpx.Client:
         headers = {"authorization": f"Bearer {key or self.admin_key}"}
-        return httpx.Client(base_url=self.controlplane.url, headers=headers, trust_env=False)
+        return httpx.Client(
+            base_url=self.controlplane.url, headers=headers, timeout=TIMEOUT_S, trust_env=False
+        )
 
     def jobs(self, namespace: str) -> dict[str, dict[str, Any]]:
         """What the control plane knows of a namespace's BatchJobs, by name."""
@@ -91,6 +94,7 @@ def world(api_server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> It
         kubeconfig=api_server.kubeconfig,
         control_plane_url=controlplane.url,
         settings={
+            **PATIENT_LEASE,
             "CONTROL_PLANE_TOKEN_FILE": str(key_file),
             "FINALIZER_DEADLINE_S": str(DEADLINE_S),
             "CONTROL_PLANE_TIMEOUT_S": "2",
@@ -136,10 +140,29 @@ def is_gone(kubectl: Kubectl, name: str = "nightly") -> bool:
     return kubectl.get("batchjob", name) is None
 
 
-def answered(link: str) -> list[str]:
-    """The lines of a result, by its link alone: without a key."""
-    found = httpx.get(link, timeout=60, trust_env=False).raise_for_status()
-    return [str(json.loads(line)["custom_id"]) for line in found.text.splitlines()]
+async def compute(world: World, namespace: str, name: str) -> None:
+    """Runs an agent until the batch of a BatchJob is completed."""
+    agent_id = f"{namespace}.chat-0"
+    headers = {"authorization": f"Bearer {world.agent_key(agent_id)}"}
+    async with (
+        asyncio.timeout(110),
+        httpx.AsyncClient(
+            base_url=world.controlplane.url, headers=headers, timeout=TIMEOUT_S
+        ) as client,
+    ):
+        agent = SimAgent(client, agent_id, service=f"{namespace}/chat", model="m")
+        while world.jobs(namespace)[name]["status"] != "completed":
+            await agent.work()
+            await asyncio.sleep(0.05)
+
+
+def answered(uri: str) -> list[str]:
+    """The lines of a result, by what a status says of it alone: a link needs no key."""
+    if uri.startswith("file://"):
+        text = Path(uri.removeprefix("file://")).read_text()
+    else:
+        text = httpx.get(uri, timeout=TIMEOUT_S, trust_env=False).raise_for_status().text
+    return [str(json.loads(line)["custom_id"]) for line in text.splitlines()]
 
 
 async def test_one_batch_over_restarts_then_complete_then_gone(
@@ -162,16 +185,7 @@ async def test_one_batch_over_restarts_then_complete_then_gone(
     assert found is not None
     assert found["metadata"]["finalizers"] == ["weir.dev/batch"]
 
-    agent_id = f"{namespace}.chat-0"
-    key = world.agent_key(agent_id)
-    headers = {"authorization": f"Bearer {key}"}
-    async with httpx.AsyncClient(base_url=world.controlplane.url, headers=headers) as client:
-        agent = SimAgent(client, agent_id, service=f"{namespace}/chat", model="m")
-        await agent.ready()
-        async with asyncio.timeout(110):
-            while world.jobs(namespace)["nightly"]["status"] != "completed":
-                await agent.work()
-                await asyncio.sleep(0.05)
+    await compute(world, namespace, "nightly")
     kubectl.run("wait", "--for=condition=Complete", "batchjob/nightly", PATIENCE)
     done = status(kubectl)
     assert done["counts"] == {"total": 40, "completed": 40, "failed": 0}
@@ -228,6 +242,23 @@ def test_an_input_by_uri_is_read_and_another_controllers_job_left_alone(
     assert theirs is not None
     assert "status" not in theirs
     assert "finalizers" not in theirs["metadata"]
+
+
+async def test_results_are_copied_to_the_output_uri(
+    world: World, kubectl: Kubectl, namespace: str, tmp_path: Path
+) -> None:
+    folder = f"{tmp_path.as_uri()}/"
+    with world.http() as client:
+        prefix = {"tenant": "team", "prefix": tmp_path.as_uri(), "writable": True}
+        client.post("/admin/v1/uri-prefixes", json=prefix).raise_for_status()
+    kubectl.apply(llmservice(), lined(count=5, output={"uri": folder}))
+    assert eventually(lambda: status(kubectl).get("batchID")), world.operator
+    await compute(world, namespace, "nightly")
+    assert eventually(lambda: str(status(kubectl).get("outputURI")).startswith(folder)), (
+        status(kubectl),
+        world.operator,
+    )
+    assert answered(status(kubectl)["outputURI"]) == [f"l{n}" for n in range(5)]
 
 
 def test_deleting_cancels(world: World, kubectl: Kubectl) -> None:

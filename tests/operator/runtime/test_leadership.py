@@ -75,10 +75,17 @@ class Pair:
 
     def leader(self) -> tuple[OperatorProcess, OperatorProcess, CuttableLine]:
         """Who leads, who stands by, and the leader's line."""
-        assert eventually(lambda: any(one.leads() for one in self.operators)), self.operators
-        assert eventually(lambda: all(one.ready() for one in self.operators)), self.operators
+        assert eventually(self._is_settled), self.operators
         first = 0 if self.operators[0].leads() else 1
         return self.operators[first], self.operators[1 - first], self.lines[first]
+
+    def _is_settled(self) -> bool:
+        """One leads and both are ready; one that a halt of the machine ended is started again."""
+        for one in self.operators:
+            if one.process is not None and one.process.poll() == EXIT_LEADERSHIP_LOST:
+                one.start(wait=False)
+        leading = [one for one in self.operators if one.leads()]
+        return len(leading) == 1 and all(one.ready() for one in self.operators)
 
     def writes(self, *, since: int = 0) -> dict[str, list[Call]]:
         """What each replica wrote besides its Lease, after a position in the audit log."""

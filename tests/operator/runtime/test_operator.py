@@ -12,7 +12,7 @@ import pytest
 
 from e2e.cluster.api_server import ApiServer
 from e2e.cluster.kubectl import Kubectl
-from tests.support.operator_process import OperatorProcess
+from tests.support.operator_process import PATIENT_LEASE, OperatorProcess
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.kubernetes
@@ -57,7 +57,9 @@ def operator(
 ) -> Iterator[OperatorProcess]:
     """One operator for all namespaces."""
     folder = tmp_path_factory.mktemp("operator")
-    process = OperatorProcess("operator-0", folder, kubeconfig=api_server.kubeconfig)
+    process = OperatorProcess(
+        "operator-0", folder, kubeconfig=api_server.kubeconfig, settings=PATIENT_LEASE
+    )
     process.start()
     yield process
     process.close()

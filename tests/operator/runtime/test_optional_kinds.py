@@ -11,7 +11,7 @@ import pytest
 from e2e.cluster.api_server import ApiServer
 from e2e.cluster.kubectl import Kubectl
 from tests.operator.runtime.test_operator import condition, is_another, llmservice, uid
-from tests.support.operator_process import OperatorProcess
+from tests.support.operator_process import PATIENT_LEASE, OperatorProcess
 from tests.support.waiting import eventually
 from weir_operator.planning.kinds import POD_MONITOR, SCALED_OBJECT, Kind
 
@@ -45,7 +45,7 @@ def test_kinds_that_come_are_used_and_kinds_that_go_stop_nothing(
         tmp_path,
         kubeconfig=api_server.kubeconfig,
         namespace=namespace,
-        settings={"RESYNC_S": "1"},
+        settings={**PATIENT_LEASE, "RESYNC_S": "1"},
     )
     crds = [crd(POD_MONITOR), crd(SCALED_OBJECT)]
     configured = ("llmservice", "chat", "Configured")
