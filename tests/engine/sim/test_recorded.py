@@ -94,7 +94,10 @@ def test_each_size_of_step_has_its_own_noise() -> None:
 
 
 def test_a_slower_machine_takes_as_much_longer_for_every_step() -> None:
-    cost = RecordedCost.fit(recorded_steps(lines(400, seed=1)))
+    steps = recorded_steps(lines(400, seed=1))
+    cost = RecordedCost.fit(steps)
+    assert cost.slowness(steps) == pytest.approx(1.0, abs=0.02)
+    assert cost.slower(2.0).slowness(steps) == pytest.approx(cost.slowness(steps) / 2)
     parts = [Part(tokens=30, computed_tokens=0), Part(tokens=1, computed_tokens=500)]
     once, twice = (
         made.seconds(parts, np.random.default_rng(3)) for made in (cost, cost.slower(2.0))
