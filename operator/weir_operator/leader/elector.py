@@ -120,21 +120,35 @@ class Elector:
             await asyncio.sleep(self._pause_s())
 
     async def release(self) -> None:
-        """Gives the Lease back at an orderly end; nothing may be written afterwards."""
-        record, leads = self._record, self.may_write()
+        """Gives the Lease back at an orderly end; nothing may be written afterwards.
+
+        It is read first: a renewal that was cut short by the end may have changed it, or does yet.
+        """
         self._lost = True
         self._renewed_at_s = None
-        if record is None or not leads:
+        try:
+            async with asyncio.timeout(self._terms.request_timeout_s):
+                while not await self._give_back():
+                    pass
+        except NotFoundError:
             return
+        except (ClusterError, TimeoutError) as error:
+            log.warning("leader.release_failed", reason=str(error))
+
+    async def _give_back(self) -> bool:
+        """False when the Lease changed between the read and the write."""
+        record = LeaseRecord.parse(await self._store.read())
+        if record.holder != self.identity:
+            return True
         terms = self._terms
         manifest = released_manifest(
             record, namespace=terms.namespace, name=terms.name, now=datetime.now(UTC)
         )
         try:
-            async with asyncio.timeout(terms.request_timeout_s):
-                await self._store.replace(manifest)
-        except (ClusterError, TimeoutError) as error:
-            log.warning("leader.release_failed", reason=str(error))
+            await self._store.replace(manifest)
+        except ConflictError:
+            return False
+        return True
 
     def _pause_s(self) -> float:
         # Jitter keeps standbys from asking at the same moments.

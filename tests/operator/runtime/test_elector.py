@@ -45,7 +45,7 @@ class LeaseServer:
 
 
 class Line:
-    """A replica's connection to the server. ``mode``: up, down, or hung."""
+    """A replica's connection to the server. ``mode``: up, down, hung, slow to answer a change."""
 
     def __init__(self, server: LeaseServer) -> None:
         self.server = server
@@ -70,7 +70,10 @@ class Line:
 
     async def replace(self, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
         await self._pass()
-        return self.server.write(manifest, create=False)
+        answer = self.server.write(manifest, create=False)
+        if self.mode == "slow":
+            await asyncio.sleep(0.5)
+        return answer
 
 
 class Replica:
@@ -144,6 +147,28 @@ def test_an_orderly_end_is_followed_at_once() -> None:
         leader.kill()
         await leader.elector.release()
         assert not leader.elector.may_write()
+        await leader_of(second if leader is first else first, within_s=TERMS.retry_s + 0.5)
+
+    run_virtual(main)
+
+
+def test_an_end_amid_a_renewal_gives_the_lease_back_too() -> None:
+    async def main(clock: Callable[[], float]) -> None:
+        server = LeaseServer()
+        first, second = Replica("a", server, clock), Replica("b", server, clock)
+        leader = await leader_of(first, second, within_s=5)
+        leader.line.mode = "slow"
+        known = server.version
+        for _ in range(600):
+            await asyncio.sleep(0.01)
+            if server.version > known:
+                break
+        assert server.version > known
+        leader.kill()  # the server has renewed the Lease, the leader has not heard of it
+        leader.line.mode = "up"
+        await leader.elector.release()
+        assert server.lease is not None
+        assert server.lease["spec"]["holderIdentity"] == ""
         await leader_of(second if leader is first else first, within_s=TERMS.retry_s + 0.5)
 
     run_virtual(main)
