@@ -40,9 +40,9 @@ class _Limits:
         self._settings = services.settings
         self._in_flight = 0
         registry = services.metrics
-        self._gauge = Gauge(
+        Gauge(
             "weir_controlplane_requests_in_flight", "Requests being handled.", registry=registry
-        )
+        ).set_function(lambda: self._in_flight)
         self._count = Counter(
             "weir_controlplane_requests",
             "Requests answered, by method, route and status.",
@@ -68,12 +68,10 @@ class _Limits:
             self._count.labels(scope["method"], "refused", str(refusal.status)).inc()
             return
         self._in_flight += 1
-        self._gauge.set(self._in_flight)
         try:
             await self._handle(scope, body, send)
         finally:
             self._in_flight -= 1
-            self._gauge.set(self._in_flight)
 
     def _refusal(self, scope: Scope, body: _Body) -> WeirError | None:
         if "\x00" in scope["path"] or b"%00" in scope["query_string"]:

@@ -7,11 +7,13 @@ any replica can forecast for any pod. Bounded: hours in 10 s spans, days in 10 m
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sqlalchemy import case, delete, select
+from sqlalchemy import case, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from weir_controlplane.forecast.demand import BUCKET_S, COARSE_BUCKET_S, Bucket, Demand
@@ -19,6 +21,7 @@ from weir_controlplane.forecast.methods import DAY_S, History
 from weir_controlplane.store.database import Database
 from weir_controlplane.store.models import KvDemand
 
+OTHERS_S = 60  # what other replicas wrote is read again for so long
 RECENT_S = 2 * 3600  # an hour to forecast from before each moment of the hour that is scored
 DAYS_S = 7 * DAY_S
 _SLICE_ROWS = 100  # between two of them, syncs are answered
@@ -63,6 +66,10 @@ class Series:
         starts = self._table[self._first : self._end, 0]
         return self._first + int(np.searchsorted(starts, start_s))
 
+    def samples_since(self, start_s: int) -> float:
+        """Samples in the buckets that start at ``start_s`` or later."""
+        return float(self._table[self._place(start_s) : self._end, 1].sum())
+
     def demand(self) -> Demand:
         """The series as it is now; valid until the next `add`."""
         table = self._table[self._first : self._end]
@@ -85,15 +92,49 @@ class PodHistory:
         return History(recent=self.recent.demand(), days=self.days.demand())
 
 
+@dataclass(kw_only=True, slots=True)
+class _Filling:
+    """The bucket of a pod that its samples go into now: a sample costs four sums."""
+
+    start_s: int
+    samples: int = 0
+    sum_blocks: float = 0.0
+    sum_sq_blocks: float = 0.0
+    max_blocks: int = 0
+
+    def add(self, blocks: int) -> None:
+        """Takes a sample."""
+        self.samples += 1
+        self.sum_blocks += blocks
+        self.sum_sq_blocks += float(blocks) ** 2
+        self.max_blocks = max(self.max_blocks, blocks)
+
+    def bucket(self, length_s: int) -> Bucket:
+        """The samples as a bucket of ``length_s``, a multiple of `BUCKET_S`."""
+        return Bucket(
+            start_s=self.start_s // length_s * length_s,
+            samples=self.samples,
+            sum_blocks=self.sum_blocks,
+            sum_sq_blocks=self.sum_sq_blocks,
+            max_blocks=self.max_blocks,
+        )
+
+
 class DemandLog:
     """Collects samples; `flush` adds them to the database."""
 
     def __init__(self) -> None:
         self._pods: dict[str, PodHistory] = {}
+        self._filling: dict[str, _Filling] = {}  # not in `_pods` and `_pending` yet
         self._pending: dict[tuple[str, int, int], Bucket] = {}
+
+    def knows(self, agent_id: str) -> bool:
+        """Whether the past of a pod was read."""
+        return agent_id in self._pods
 
     def pod(self, agent_id: str) -> PodHistory | None:
         """The past of a pod; None until it was read."""
+        self._close(agent_id)
         return self._pods.get(agent_id)
 
     async def load(self, database: Database, agent_id: str, now_s: float) -> None:
@@ -115,9 +156,21 @@ class DemandLog:
 
     def record(self, agent_id: str, at_s: float, blocks: int) -> None:
         """Notes one sample of online KV demand."""
+        start_s = int(at_s // BUCKET_S) * BUCKET_S
+        filling = self._filling.get(agent_id)
+        if filling is None or filling.start_s != start_s:
+            self._close(agent_id)
+            filling = self._filling[agent_id] = _Filling(start_s=start_s)
+        filling.add(blocks)
+
+    def _close(self, agent_id: str) -> None:
+        """Moves the samples of the bucket that is being filled to where they are read."""
+        filling = self._filling.pop(agent_id, None)
+        if filling is None:
+            return
         pod = self._pods.get(agent_id)
         for length_s in (BUCKET_S, COARSE_BUCKET_S):
-            bucket = Bucket.of(at_s, blocks, length_s=length_s)
+            bucket = filling.bucket(length_s)
             if pod is not None:
                 pod.series(length_s).add(bucket)
             key = (agent_id, length_s, bucket.start_s)
@@ -126,6 +179,10 @@ class DemandLog:
 
     async def flush(self, database: Database) -> int:
         """Adds what was collected to the database; the number of rows written."""
+        for number, agent_id in enumerate(list(self._filling), start=1):
+            self._close(agent_id)
+            if number % _SLICE_ROWS == 0:
+                await asyncio.sleep(0)
         pending, self._pending = self._pending, {}
         rows = [
             {
@@ -155,16 +212,41 @@ class DemandLog:
             self._pending[key] = bucket if later is None else bucket.plus(later)
 
     async def read_others(self, database: Database, now_s: float) -> None:
-        """Takes over what other replicas wrote lately of the pods that are known here."""
+        """Takes over what other replicas wrote lately of the pods that are known here.
+
+        Most pods sync with one replica: only where the samples do not add up are buckets read.
+        """
+        lately = (KvDemand.length_s == BUCKET_S, KvDemand.start_s >= int(now_s - OTHERS_S))
+        totals = select(KvDemand.agent_id, func.sum(KvDemand.samples).label("samples"))
         async with database.read() as session:
-            found = (
-                await session.execute(
-                    _rows(KvDemand.agent_id).where(
-                        KvDemand.length_s == BUCKET_S, KvDemand.start_s >= int(now_s - 60)
-                    )
-                )
-            ).all()
-        for row in found:
+            found = await session.execute(totals.where(*lately).group_by(KvDemand.agent_id))
+            written = {row.agent_id: int(row.samples) for row in found}
+        differing = await self._differing(written, int(now_s - OTHERS_S))
+        for start in range(0, len(differing), _SLICE_ROWS):
+            part = differing[start : start + _SLICE_ROWS]
+            async with database.read() as session:
+                of_part = _rows(KvDemand.agent_id).where(*lately, KvDemand.agent_id.in_(part))
+                self._take_over((await session.execute(of_part)).all())
+
+    async def _differing(self, written: Mapping[str, int], since_s: int) -> list[str]:
+        """The known pods whose samples since then are not those written and those unwritten."""
+        unwritten: Counter[str] = Counter()
+        for (agent_id, length_s, start_s), bucket in self._pending.items():
+            if length_s == BUCKET_S and start_s >= since_s:
+                unwritten[agent_id] += bucket.samples
+        found = []
+        for number, (agent_id, samples) in enumerate(written.items(), start=1):
+            pod = self._pods.get(agent_id)
+            if pod is not None:
+                known = pod.recent.samples_since(since_s)
+                if known != samples + unwritten[agent_id]:
+                    found.append(agent_id)
+            if number % _SLICE_ROWS == 0:
+                await asyncio.sleep(0)
+        return found
+
+    def _take_over(self, rows: Sequence[Any]) -> None:
+        for row in rows:
             pod = self._pods.get(row.agent_id)
             if pod is None:
                 continue
@@ -175,6 +257,7 @@ class DemandLog:
     def forget_except(self, agent_ids: Collection[str]) -> None:
         """Lets go of pods that are gone; their rows stay until they are trimmed."""
         for agent_id in self._pods.keys() - agent_ids:
+            self._close(agent_id)
             del self._pods[agent_id]
 
     @staticmethod

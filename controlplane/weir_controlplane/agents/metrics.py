@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter as Counts
+from collections.abc import Sequence
+
 from prometheus_client import Counter, Gauge, Histogram
 
 from weir_controlplane.agents.registry import AgentEntry
@@ -31,11 +35,17 @@ FORECAST = Gauge(
 )
 AGENTS = Gauge("weir_agents", "Agents that have synced lately, by state.", ["state"])
 SYNCS = Counter("weir_syncs_total", "Syncs answered, by whether the database was asked.", ["path"])
+SYNCS_FROM_MEMORY = SYNCS.labels(path="memory")
+SYNCS_FROM_DATABASE = SYNCS.labels(path="database")
 SYNC_SECONDS = Histogram(
     "weir_sync_seconds",
     "Duration of a sync.",
     buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5),
 )
+
+
+_STATES = ("starting", "serving", "draining", "engine_down", "disk_full")
+_AT_ONCE = 100  # pods; between two of such parts, syncs are answered
 
 
 class PodGauges:
@@ -44,32 +54,31 @@ class PodGauges:
     def __init__(self) -> None:
         self._known: set[tuple[str, str]] = set()
 
-    def update(self, agents: list[AgentEntry]) -> None:
+    async def update(self, agents: Sequence[AgentEntry]) -> None:
         """Takes over the agents that live now."""
-        states: dict[str, int] = dict.fromkeys(
-            ("starting", "serving", "draining", "engine_down", "disk_full"), 0
-        )
-        for entry in agents:
-            states[entry.state] = states.get(entry.state, 0) + 1
-            self._set(entry)
-        for state, count in states.items():
-            AGENTS.labels(state=state).set(count)
-        now = {(entry.service, entry.agent_id) for entry in agents}
-        for service, agent_id in self._known - now:
+        counts = Counts(entry.state for entry in agents)
+        for state in (*_STATES, *(counts.keys() - set(_STATES))):
+            AGENTS.labels(state).set(counts[state])
+        for start in range(0, len(agents), _AT_ONCE):
+            for entry in agents[start : start + _AT_ONCE]:
+                self._known.add((entry.service, entry.agent_id))
+                self._set(entry)
+            await asyncio.sleep(0)
+        for service, agent_id in self._known - {(item.service, item.agent_id) for item in agents}:
+            self._known.remove((service, agent_id))
             self._remove(service, agent_id)
-        self._known = now
 
     @staticmethod
     def _set(entry: AgentEntry) -> None:
         told, policy = entry.telemetry, entry.policy
-        labels = {"service": entry.service, "agent": entry.agent_id}
+        labels = (entry.service, entry.agent_id)
         if told is not None:
-            ONLINE_KV.labels(**labels).set(told.online_kv_blocks)
-            OFFLINE_KV.labels(**labels).set(told.offline_kv_blocks)
-            TOTAL_KV.labels(**labels).set(told.total_blocks)
+            ONLINE_KV.labels(*labels).set(told.online_kv_blocks)
+            OFFLINE_KV.labels(*labels).set(told.offline_kv_blocks)
+            TOTAL_KV.labels(*labels).set(told.total_blocks)
         if policy is not None:
-            THRESHOLD.labels(**labels).set(policy.offline_kv_blocks)
-            FORECAST.labels(**labels).set(policy.forecast_blocks)
+            THRESHOLD.labels(*labels).set(policy.offline_kv_blocks)
+            FORECAST.labels(*labels).set(policy.forecast_blocks)
 
     @staticmethod
     def _remove(service: str, agent_id: str) -> None:

@@ -42,8 +42,10 @@ class PodPolicies:
         return entry.policy
 
     def _forecast(self, entry: AgentEntry, now_s: float, total_blocks: int) -> None:
+        if now_s - entry.forecast_at < BUCKET_S:
+            return
         pod = self._log.pod(entry.agent_id)
-        if pod is None or now_s - entry.forecast_at < BUCKET_S:
+        if pod is None:
             return
         entry.forecast_at = now_s
         history = pod.history()

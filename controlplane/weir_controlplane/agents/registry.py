@@ -77,7 +77,10 @@ class Registry:
 
     def entry(self, agent_id: str) -> AgentEntry:
         """The entry of an agent, a new one when there is none."""
-        return self.agents.setdefault(agent_id, AgentEntry(agent_id=agent_id))
+        known = self.agents.get(agent_id)
+        if known is None:
+            known = self.agents[agent_id] = AgentEntry(agent_id=agent_id)
+        return known
 
     def alive(self, now_s: float) -> Iterable[AgentEntry]:
         """The agents that have synced lately, here or elsewhere."""

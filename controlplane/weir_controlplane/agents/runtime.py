@@ -118,7 +118,7 @@ class Runtime:
             await agents.registry.write(services.database, agents.clock_s())
             await agents.registry.read(services.database, agents.clock_s())
             alive = list(agents.registry.alive(agents.clock_s()))
-            self._gauges.update(alive)
+            await self._gauges.update(alive)
             self._queue.update(agents)
 
     async def outlook_forever(self, services: Services) -> None:

@@ -126,11 +126,11 @@ class AgentService:
         settled: Settled | None = None
         if wanted or self._needs_database(entry, request, now_s):
             settled = await self._settle(entry, request, wanted)
-        metrics.SYNCS.labels(path="memory" if settled is None else "database").inc()
+        (metrics.SYNCS_FROM_MEMORY if settled is None else metrics.SYNCS_FROM_DATABASE).inc()
         entry.note(request, now_s)
         db_now_s = self.time.now_s()
         if request.telemetry is not None and request.telemetry.total_blocks:
-            if self.log.pod(entry.agent_id) is None:
+            if not self.log.knows(entry.agent_id):
                 await self.log.load(self.database, entry.agent_id, db_now_s)
             self.log.record(entry.agent_id, db_now_s, request.telemetry.online_kv_blocks)
         policy = self.policies.decide(entry, db_now_s)

@@ -51,10 +51,15 @@ class Room:
     idle: bool
     line_result_bytes: int | None = None
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no chunk at all fits."""
+        return self.lines <= 0 or self.tokens <= 0
+
     def fits(self, chunk: OpenChunk) -> bool:
         """Whether the pod can take the chunk."""
         needed_bytes = chunk.result_bytes(self.line_result_bytes)
-        if self.lines <= 0 or self.tokens <= 0 or needed_bytes > self.result_bytes:
+        if self.is_full or needed_bytes > self.result_bytes:
             return False
         return self.idle or (chunk.lines <= self.lines and chunk.tokens <= self.tokens)
 

@@ -69,11 +69,12 @@ class WorkView:
         chosen: list[str] = []
         room = pod.room
         tokens = self._leased_tokens()
-        while True:
+        while not room.is_full:  # looking for a place costs more than all else that a sync does
             taken, room = self._plan_slice(pod, fitting, room, tokens, now_s)
             if not taken:
-                return chosen
+                break
             chosen += [chunk.chunk_id for chunk in taken]
+        return chosen
 
     def _plan_solo(self, pod: Pod, fitting: Iterable[BatchView]) -> list[str]:
         if not pod.room.idle or self._solo_out(fitting):
@@ -106,7 +107,7 @@ class WorkView:
             others = sorted(
                 item.place for item in batch.out.values() if item.holder != pod.incarnation
             )
-            while len(taken) < SLICE_CHUNKS:
+            while len(taken) < SLICE_CHUNKS and not room.is_full:
                 chunk = self._next(pod.incarnation, batch, others)
                 if chunk is None or not room.fits(chunk):
                     break
