@@ -14,7 +14,13 @@ from typing import Any
 import asyncpg
 import structlog
 from sqlalchemy import Connection, event, make_url, select
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
+from sqlalchemy.exc import (
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    InvalidatePoolError,
+    ProgrammingError,
+)
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
@@ -29,6 +35,8 @@ _SQLITE_PRAGMAS = (
     "PRAGMA busy_timeout=30000",
 )
 _WRITES = "weir_writes"
+_IDLE_SINCE = "weir_idle_since"
+_FRESH_S = 1.0
 _JOIN_S = 5.0
 _ASK_AGAIN_S = 1.0
 _NOT_YET = (OSError, asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError)
@@ -69,14 +77,13 @@ class Database:
             self._lock = ProcessLock(Path(parsed.database))
         else:
             # Work leases are fenced, so a statement may be cut off; a hung server must not hang us.
-            options |= {
-                "pool_pre_ping": True,
-                "connect_args": {"command_timeout": 60, "timeout": 10},
-            }
+            options |= {"connect_args": {"command_timeout": 60, "timeout": 10}}
         self.engine: AsyncEngine = create_async_engine(url, **options)
         self._workers: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         if self.dialect == "sqlite":
             _prepare_sqlite(self.engine, self._workers)
+        else:
+            _ask_idle_connections(self.engine)
 
     async def open(self, *, wait_s: float = 0.0) -> None:
         """Takes the process lock (SQLite) and migrates.
@@ -155,6 +162,29 @@ class Database:
 async def clock_s(session: AsyncSession) -> float:
     """The database's clock inside a transaction: seconds since 1970."""
     return (await session.execute(select(db_now()))).scalar_one()
+
+
+def _ask_idle_connections(engine: AsyncEngine) -> None:
+    """Whether an idle connection still lives is asked before its use, three round trips.
+
+    The pool's own ``pre_ping`` asks every time: as many round trips as most transactions have.
+    One that broke within `_FRESH_S` fails its statement, which is an outage as any other.
+    """
+    dialect = engine.sync_engine.dialect
+
+    @event.listens_for(engine.sync_engine, "checkin")
+    def _checkin(_connection: Any, record: Any) -> None:  # noqa: ANN401
+        record.info[_IDLE_SINCE] = time.monotonic()
+
+    @event.listens_for(engine.sync_engine, "checkout")
+    def _checkout(connection: Any, record: Any, _proxy: Any) -> None:  # noqa: ANN401
+        idle_since = record.info.get(_IDLE_SINCE)
+        if idle_since is None or time.monotonic() - idle_since < _FRESH_S:
+            return
+        try:
+            dialect.do_ping(connection)
+        except dialect.loaded_dbapi.Error as error:
+            raise InvalidatePoolError from error
 
 
 def _prepare_sqlite(engine: AsyncEngine, workers: weakref.WeakSet[threading.Thread]) -> None:
