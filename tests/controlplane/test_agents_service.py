@@ -240,6 +240,13 @@ async def test_rule_13_replicas_add_to_one_history(database: Database) -> None:
     pod = one.pod("pod-0")
     assert pod is not None
     assert pod.history().recent.samples[-1] == 10
+    one.record("pod-0", at_s + 9, 1)  # not written yet when the other's is read
+    two.record("pod-0", at_s + 9, 1)
+    await two.flush(database)
+    await one.read_others(database, now_s)
+    pod = one.pod("pod-0")
+    assert pod is not None
+    assert pod.history().recent.samples[-1] == 12
 
 
 async def test_a_history_that_could_not_be_written_is_kept(

@@ -11,6 +11,7 @@ import pytest
 
 from tests.controlplane.support import eventually, make_settings, running
 from tests.support.postgres import PostgresServer
+from weir_controlplane.store import database as database_module
 from weir_controlplane.store.database import Database
 
 
@@ -65,6 +66,24 @@ async def test_a_start_waits_for_a_server_that_starts_later() -> None:
         server.start()
         await opening
         assert await database.now_s() > 0
+        await database.close()
+    finally:
+        server.close()
+
+
+@pytest.mark.postgres
+async def test_a_connection_that_broke_while_it_was_idle_is_replaced_unseen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(database_module, "_FRESH_S", 0.0)
+    server = PostgresServer()
+    try:
+        database = Database(server.url(server.create_database()))
+        await database.open()
+        before_s = await database.now_s()
+        server.kill()
+        server.start()
+        assert await database.now_s() >= before_s
         await database.close()
     finally:
         server.close()
