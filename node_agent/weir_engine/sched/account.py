@@ -15,7 +15,7 @@ class OnlineLoad:
 
     ``decoders`` online requests decode in it; ``earliest_token_s`` is when the one that waits
     longest got its last token (None without decoders). ``earliest_cumulative_s`` is the smallest
-    arrival + i * TPOT over them, i the tokens they have (None without a TPOT objective).
+    due time of their next tokens by a TPOT objective (None without one; see ``Pace``).
     ``prefills`` online requests have no first token yet, those still queued included;
     ``earliest_arrival_s`` is when the first of them arrived (None without any), ``prompts_s`` how
     long online work alone takes from now until the last of them has its first token (None without

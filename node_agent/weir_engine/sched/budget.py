@@ -82,7 +82,8 @@ class SloBudget:
         self._ordered = tuple(self._accounts.values())
         self._longest_s = longest_s
         self._tail_s = min(
-            (s.threshold_s for s in slos if s.metric is Metric.TBT and not s.is_mean), default=0.0
+            (s.threshold_s for s in slos if s.metric is not Metric.TTFT and not s.is_mean),
+            default=0.0,
         )
 
     @property
@@ -119,5 +120,5 @@ def _account(slo: Slo, slos: Sequence[Slo], model: LatencyModel) -> Account:
     if slo.metric is Metric.TBT:
         whole_prefill = any(other.metric is Metric.TTFT for other in slos)
         return TailTbtAccount(slo, model, whole_prefill=whole_prefill)
-    ttft_s = min((s.threshold_s for s in slos if s.metric is Metric.TTFT), default=0.0)
+    ttft_s = min((s.threshold_s for s in slos if s.metric is Metric.TTFT), default=None)
     return TailTpotAccount(slo, model, ttft_s=ttft_s)

@@ -6,6 +6,7 @@ the threshold is Echo's (§5.3).
 """
 
 from itertools import chain
+from math import sqrt
 
 from weir_engine.config import Policy
 from weir_engine.kv.view import PrefixHit
@@ -20,7 +21,8 @@ from weir_engine.sched.state import SchedulerState
 _MEDIAN = 0.5
 _CANDIDATES = 64
 # Prompts go before decodes where a decode takes as long as this many tokens of a prompt: on GPUs
-# one over thousands of tokens of context does. Below, what counts is to finish what has begun.
+# one over thousands of tokens of context does. Below, what counts is to finish what has begun. A
+# CPU lane finishes it without the GPU's time: there, where a decode takes longer than one token.
 _DEAR_DECODE = 10.0
 # A shorter piece of a prompt is not worth a place in the batch.
 _LEAST_CHUNK_TOKENS = 8
@@ -87,7 +89,8 @@ class OfflinePhase:
             _with_decodes(shape, [request.computed_tokens + 1 for request in decoding])
         )
         each_s = (prompt_s - self._model.predict(draft.shape)) / left
-        return full_s > limit_s and full_s - prompt_s > _DEAR_DECODE * each_s * count
+        dear = _DEAR_DECODE if self._state.lane is None else 1.0
+        return full_s > limit_s and full_s - prompt_s > dear * each_s * count
 
     def _by_phase(self, running: list[Request]) -> tuple[list[Request], list[Request]]:
         decoding: list[Request] = []
@@ -192,6 +195,7 @@ class OfflinePhase:
         if any(request.solo for request in running):
             return
         growth = self._running_growth(draft, running)
+        spare = self._spare_blocks(draft)
         pool = self._state.pool.candidates(_CANDIDATES, now_s)
         for request in chain(list(self._state.resuming.values()), pool):
             if not self._slot_free(draft, policy):
@@ -207,7 +211,7 @@ class OfflinePhase:
             whole = draft.blocks_for(hit.tokens, request.known_tokens - hit.tokens)
             later = self._growth_blocks(draft, request)
             need = whole + draft.hit_blocks(hit) + growth
-            fits = need <= draft.blocks_left
+            fits = need <= draft.blocks_left - spare
             allowed = draft.offline_blocks + need + later <= policy.offline_kv_blocks
             if tokens == 0 or not (fits and allowed):
                 return
@@ -215,6 +219,19 @@ class OfflinePhase:
             self._admit(draft, request, hit, tokens)
             if request.solo:
                 return
+
+    def _spare_blocks(self, draft: StepDraft) -> float:
+        """What an admission leaves free for online to grow into, where decodes have a lane.
+
+        One standard deviation of what online holds, the number of its requests taken as Poisson. An
+        online request that lacks blocks makes a half-computed prompt start again; decodes that
+        give way for the room, or wait for it, go on at the lane.
+        """
+        state = self._state
+        if self._prefill_first is not None or state.lane is None or not state.running_online:
+            return 0.0
+        held = state.kv.total_blocks - draft.blocks_left - draft.offline_blocks
+        return float(held / sqrt(len(state.running_online)))
 
     def _may_lead(self, draft: StepDraft, request: Request) -> bool:
         """False for what this very step preempted, and for a solo request that has company."""

@@ -14,6 +14,7 @@ from weir_engine.sched.account import OnlineLoad
 from weir_engine.sched.budget import StepBudget
 from weir_engine.sched.draft import StepDraft
 from weir_engine.sched.order import OnlineOrder
+from weir_engine.sched.pace import Pace
 from weir_engine.sched.plan import Work
 from weir_engine.sched.preemption import offline_victims, online_victim
 from weir_engine.sched.prompt_queue import queue_s
@@ -42,7 +43,7 @@ class OnlinePhase:
         model: LatencyModel,
         budget: StepBudget,
         order: OnlineOrder,
-        tpot_s: float | None,
+        pace: Pace | None,
         stagger_prompts: bool = False,
     ) -> None:
         """``stagger_prompts``: a prompt that ends in a long step keeps the others out of it."""
@@ -50,7 +51,7 @@ class OnlinePhase:
         self._model = model
         self._budget = budget
         self._order = order
-        self._tpot_s = tpot_s
+        self._pace = pace
         self._stagger_prompts = stagger_prompts
 
     def fill(self, draft: StepDraft, now_s: float) -> OnlineLoad:
@@ -112,8 +113,8 @@ class OnlinePhase:
         # Where the first token is still in flight the wait starts now.
         tokens_s = [now_s if (last := r.last_token_s) is None else last for r in decoding]
         cumulative_s = None
-        if self._tpot_s is not None and decoding:
-            cumulative_s = min(r.arrival_s + r.output_tokens * self._tpot_s for r in decoding)
+        if self._pace is not None and decoding:
+            cumulative_s = min(self._pace.next_s(r, now_s) for r in decoding)
         waiting = self._waiting(draft)
         first = [r.arrival_s for r in chain(prefilling, waiting) if r.output_tokens == 0]
         resuming = sum(r.output_tokens > 0 for r in waiting)

@@ -22,6 +22,7 @@ from weir_engine.sched.draft import StepDraft
 from weir_engine.sched.listener import StepListener
 from weir_engine.sched.offline_phase import OfflinePhase
 from weir_engine.sched.online_phase import OnlinePhase
+from weir_engine.sched.pace import Pace
 from weir_engine.sched.piggyback import Piggyback
 from weir_engine.sched.plan import StepOutcome, StepPlan
 from weir_engine.sched.seats import Seats
@@ -60,7 +61,7 @@ class Scheduler:
         self._overflow = None if seats.lane is None else CpuOverflow(self._state, seats.lane, model)
         self._model = model
         self._budget = budget
-        tpot_s = min((s.threshold_s for s in slos if s.metric is Metric.TPOT), default=None)
+        pace = Pace.of(slos)
         self._packing = None if seats.packing is None else seats.packing(self._state)
         packing: object = self._packing
         own = (packing,) if isinstance(packing, StepListener) else ()
@@ -70,12 +71,12 @@ class Scheduler:
             model=model,
             budget=budget,
             order=seats.order,
-            tpot_s=tpot_s,
+            pace=pace,
             # It shortens the first token's wait at the next tokens' expense.
             stagger_prompts=seats.stagger_prompts and any(s.metric is Metric.TTFT for s in slos),
         )
         self._offline = OfflinePhase(self._state, model=model, prefill_first=seats.prefill_first)
-        self._settlement = Settlement(self._state, model=model, budget=budget, tpot_s=tpot_s)
+        self._settlement = Settlement(self._state, model=model, budget=budget, pace=pace)
 
     @property
     def state(self) -> SchedulerState:

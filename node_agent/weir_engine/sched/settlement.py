@@ -5,6 +5,7 @@ from weir_engine.latency.models import LatencyModel
 from weir_engine.request import Request
 from weir_engine.sched.account import StepTimes
 from weir_engine.sched.budget import StepBudget
+from weir_engine.sched.pace import Pace
 from weir_engine.sched.plan import StepOutcome, StepPlan
 from weir_engine.sched.state import SchedulerState
 from weir_engine.sched.transitions import count_on_cpu
@@ -13,7 +14,7 @@ from weir_engine.sched.transitions import count_on_cpu
 class Settlement:
     """Charges each step's time to offline and online work, and tells the budget's accounts.
 
-    ``tpot_s`` is the tightest objective on TPOT (None without any). All times are seconds.
+    ``pace`` is the tightest objective on TPOT (None without any). All times are seconds.
     """
 
     def __init__(
@@ -22,12 +23,12 @@ class Settlement:
         *,
         model: LatencyModel,
         budget: StepBudget,
-        tpot_s: float | None,
+        pace: Pace | None,
     ) -> None:
         self._state = state
         self._model = model
         self._budget = budget
-        self._tpot_s = tpot_s
+        self._pace = pace
         self._last_start_s = 0.0
         self._last_end_s = 0.0
         self._last_offline_s = 0.0
@@ -84,10 +85,10 @@ class Settlement:
         elif request.last_token_s is not None:
             for account in accounts:
                 account.on_token(now_s - request.last_token_s, self._last_offline_s)
-        if self._tpot_s is not None:
-            due_s = request.arrival_s + request.output_tokens * self._tpot_s
+        late_s = None if self._pace is None else self._pace.late_s(request, now_s)
+        if late_s is not None:
             for account in accounts:
-                account.on_lateness(now_s - due_s)
+                account.on_lateness(late_s)
 
     def _base_s(self, plan: StepPlan, duration_s: float) -> float:
         if plan.online_shape == EMPTY_SHAPE or plan.predicted_s <= 0:

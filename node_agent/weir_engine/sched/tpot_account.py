@@ -1,4 +1,4 @@
-"""Accounts of the time per output token, cumulative from arrival."""
+"""Accounts of the time per output token, cumulative from arrival or from the first token."""
 
 from math import inf
 
@@ -8,21 +8,27 @@ from weir_engine.sched.account import OnlineLoad, QuietAccount, StepLimit, StepT
 from weir_engine.sched.feedback import TailFeedback
 
 _GUARD_QUANTILE = 0.9
+# Without an objective on TTFT no step takes more than this many TPOTs, whatever was saved: it is
+# the mean of the gaps that counts, and long steps hold KV memory for longer.
+_LONGEST_GAP = 1.05
 
 
 class TailTpotAccount(QuietAccount):
-    """A percentile of TPOT: token i is due at arrival + TTFT + i * TPOT.
+    """A percentile of TPOT: each token is due a TPOT after the one before, from a start on.
 
     A request ahead of its schedule has slack for a long step; the one with least sets the limit.
-    ``ttft_s`` is the TTFT objective, or 0 where there is none: then the first token's own time
-    starts the schedule.
+    ``ttft_s`` is the TTFT objective: the first token is due at arrival plus that. None without
+    one: then the first token's own time starts the schedule (see ``Pace``), so that what one step
+    takes too long, by noise, the next ones make up for, and steps last one TPOT on average.
 
     Source: Echo §5.1, Latency_i = TTFT + i * TPOT; the guard by residual quantile is Weir's.
     """
 
-    def __init__(self, slo: Slo, model: LatencyModel, *, ttft_s: float = 0.0) -> None:
+    def __init__(self, slo: Slo, model: LatencyModel, *, ttft_s: float | None = None) -> None:
         self._threshold_s = slo.threshold_s
-        self._ttft_s = ttft_s
+        self._ttft_s = 0.0 if ttft_s is None else ttft_s
+        self._paced = ttft_s is None
+        self._longest_s = _LONGEST_GAP * slo.threshold_s if self._paced else inf
         self._model = model
         self._feedback = TailFeedback(allowed=(1 - slo.quantile) / 2)
 
@@ -30,12 +36,15 @@ class TailTpotAccount(QuietAccount):
         if load.earliest_cumulative_s is None:
             return inf
         slack_s = load.earliest_cumulative_s + self._ttft_s - load.now_s
-        guarded_s = self._model.within(max(slack_s, 0.0), _GUARD_QUANTILE)
-        return guarded_s * self._feedback.factor
+        slack_s = min(max(slack_s, 0.0), self._longest_s)
+        return self._model.within(slack_s, _GUARD_QUANTILE) * self._feedback.factor
 
     def prefill_limit(self, load: OnlineLoad) -> float:
         """Online prefill is chunked, but never below one TPOT: late is no reason to stop."""
-        return max(self._limit(load), self._threshold_s)
+        least_s = self._threshold_s
+        if self._paced:  # it is what most steps last: at the median half of them would be late
+            least_s = self._model.within(least_s, _GUARD_QUANTILE)
+        return max(self._limit(load), least_s)
 
     def step_limit(self, load: OnlineLoad) -> StepLimit:
         """The least cumulative slack."""

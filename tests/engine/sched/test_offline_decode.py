@@ -22,19 +22,28 @@ SLOS = (
 )
 
 
+def private(name: str, *, online: bool, prompt: int, output: int) -> Request:
+    """One that shares no block with any other."""
+    made = request(name, online=online, prompt=prompt, output=output)
+    made.block_hashes.clear()
+    return made
+
+
 @dataclass
 class Bench:
-    """The production scheduler of preset omniserve over a scripted lane; plans are obeyed."""
+    """The production scheduler over a scripted lane; plans are obeyed."""
 
     lane: ScriptedLane = field(default_factory=lambda: ScriptedLane(ready=[0, 0]))
     blocks: int = 64
     slots: int = 8
     now_s: float = 0.0
+    preset: str = "omniserve"
+    step_budget_s: float | None = None
 
     def __post_init__(self) -> None:
         self.kv = KvManager(total_blocks=self.blocks, block_size_tokens=BLOCK)
         self.scheduler: Scheduler = build_scheduler(
-            "omniserve",
+            self.preset,
             shape=EngineShape(
                 block_size_tokens=BLOCK,
                 total_blocks=self.blocks,
@@ -45,7 +54,11 @@ class Bench:
             slos=SLOS,
             kv=self.kv,
             model=ModulewiseModel(),
-            policy=Policy(offline_kv_blocks=self.blocks, offline_seq_slots=self.slots),
+            policy=Policy(
+                offline_kv_blocks=self.blocks,
+                offline_seq_slots=self.slots,
+                step_budget_s=self.step_budget_s,
+            ),
             lane=self.lane,
         )
         self.known: dict[RequestId, Request] = {}
@@ -76,8 +89,7 @@ class Bench:
 
     def decoding(self, name: str, *, prompt: int = 8, output: int = 20) -> Request:
         """An offline request that has its first token."""
-        new = self.add(request(name, online=False, prompt=prompt, output=output))
-        new.block_hashes.clear()
+        new = self.add(private(name, online=False, prompt=prompt, output=output))
         while not new.is_decoding:
             self.step()
         return new
@@ -101,6 +113,31 @@ def test_offline_prompts_go_before_offline_decodes_and_decodes_left_out_go_to_th
     assert moves(plan) == {"a": True}
     assert list(bench.scheduler.state.on_cpu) == ["a"]
     assert "a" not in bench.scheduler.state.running
+
+
+def test_preset_weir_leaves_decodes_to_the_lane_where_a_prompt_needs_the_time() -> None:
+    bench = Bench(blocks=200, preset="weir", step_budget_s=0.03)
+    bench.add(private("on", online=True, prompt=4, output=50))
+    bench.decoding("a")
+    bench.add(private("long", online=False, prompt=200, output=4))
+    plan = bench.step()
+    assert words(plan) == {"on": "online-decode", "long": "offline-admit"}
+    assert moves(plan) == {"a": True}
+
+
+def test_beside_a_lane_preset_weir_leaves_online_some_blocks_to_grow_into() -> None:
+    # Four online requests hold a block each: one standard deviation is two blocks.
+    def admitted(preset: str, blocks: int) -> bool:
+        bench = Bench(blocks=blocks, preset=preset)
+        for i in range(4):
+            bench.add(private(f"on-{i}", online=True, prompt=2, output=50))
+        bench.step()
+        bench.add(private("off", online=False, prompt=12, output=4))
+        return words(bench.plan()).get("off") == "offline-admit"
+
+    assert admitted("omniserve", 7)
+    assert not admitted("weir", 8)
+    assert admitted("weir", 9)
 
 
 def test_a_decode_stays_where_host_memory_is_full() -> None:

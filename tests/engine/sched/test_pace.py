@@ -1,0 +1,55 @@
+"""When tokens are due by a TPOT objective, with and without one on TTFT. Examples are ours."""
+
+import pytest
+
+from tests.engine.sched.mini_engine import exact_model, request
+from weir_engine.config import Metric, Slo
+from weir_engine.request import Request
+from weir_engine.sched.account import OnlineLoad
+from weir_engine.sched.pace import Pace
+from weir_engine.sched.tpot_account import TailTpotAccount
+
+TPOT = Slo(metric=Metric.TPOT, statistic="p90", threshold_s=0.05)
+TTFT = Slo(metric=Metric.TTFT, statistic="p90", threshold_s=1.0)
+
+
+def decoding(*, first_s: float | None, tokens: int) -> Request:
+    """It arrived at 2 s."""
+    made = request("on", online=True, at=2.0, output=100)
+    made.first_token_s, made.output_tokens = first_s, tokens
+    return made
+
+
+def test_without_tpot_there_is_no_pace() -> None:
+    assert Pace.of((TTFT,)) is None
+
+
+def test_beside_ttft_the_schedule_starts_at_arrival() -> None:
+    pace = Pace.of((TTFT, TPOT))
+    assert pace is not None
+    assert pace.next_s(decoding(first_s=2.7, tokens=4), 3.0) == pytest.approx(2.2)
+
+
+def test_alone_it_starts_at_the_first_token_however_late_that_came() -> None:
+    pace = Pace.of((TPOT,))
+    assert pace is not None
+    late = decoding(first_s=9.0, tokens=4)
+    assert pace.next_s(late, 9.1) == pytest.approx(9.2)
+    assert pace.late_s(late, 9.16) == pytest.approx(0.01)  # the fourth was due at 9.15
+    assert pace.next_s(decoding(first_s=None, tokens=1), 9.1) == pytest.approx(9.15)
+    assert pace.late_s(decoding(first_s=None, tokens=1), 9.1) is None
+
+
+def test_a_late_token_shortens_the_next_step_and_saved_time_never_makes_a_long_one() -> None:
+    account = TailTpotAccount(TPOT, exact_model())
+
+    def limit_s(due_s: float) -> float:
+        load = OnlineLoad(now_s=1.0, decoders=1, earliest_cumulative_s=due_s)
+        return account.step_limit(load).seconds
+
+    assert limit_s(1.05) == pytest.approx(0.05, rel=0.01)
+    assert limit_s(1.03) == pytest.approx(0.03, rel=0.01)
+    assert limit_s(1.30) == pytest.approx(0.0525, rel=0.01)
+    behind = OnlineLoad(now_s=1.0, decoders=1, earliest_cumulative_s=0.9)
+    assert account.step_limit(behind).seconds == 0.0
+    assert account.prefill_limit(behind) == pytest.approx(0.05, rel=0.01)
