@@ -15,11 +15,12 @@ from tests.controlplane.bench import Process, chunks_of, put_batch
 from tests.controlplane.jobs import Lab, lab
 from tests.controlplane.support import make_settings, running
 from weir_controlplane.agents import service as agents_service
-from weir_controlplane.agents.history import DAYS_S, RECENT_S, DemandLog
+from weir_controlplane.agents.history import DemandLog
 from weir_controlplane.agents.pace import Pace
 from weir_controlplane.agents.registry import Registry
 from weir_controlplane.dispatch.settle import settle
 from weir_controlplane.forecast.demand import BUCKET_S
+from weir_controlplane.forecast.series import DAYS_S, RECENT_S
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import Database
 from weir_controlplane.store.models import Agent, Chunk, KvDemand, ServedModel

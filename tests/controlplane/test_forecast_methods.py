@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weir_controlplane.agents.history import PodHistory, Series
 from weir_controlplane.forecast.choose import COVERAGE_TARGET, Score, forecast, ranking, score_all
 from weir_controlplane.forecast.demand import BUCKET_S, COARSE_BUCKET_S, Bucket, Demand
 from weir_controlplane.forecast.methods import (
@@ -18,6 +17,7 @@ from weir_controlplane.forecast.methods import (
     Seasonal,
     default_methods,
 )
+from weir_controlplane.forecast.series import PodHistory, Series
 
 NOW_S = 20 * DAY_S * 1.0
 NO_DAYS = Demand.of([])

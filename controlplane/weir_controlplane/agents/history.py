@@ -12,84 +12,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from sqlalchemy import case, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from weir_controlplane.forecast.demand import BUCKET_S, COARSE_BUCKET_S, Bucket, Demand
-from weir_controlplane.forecast.methods import DAY_S, History
+from weir_controlplane.forecast.demand import BUCKET_FIELDS, BUCKET_S, COARSE_BUCKET_S, Bucket
+from weir_controlplane.forecast.series import DAYS_S, RECENT_S, PodHistory
 from weir_controlplane.store.database import Database
 from weir_controlplane.store.models import KvDemand
 
 OTHERS_S = 60  # what other replicas wrote is read again for so long
-RECENT_S = 2 * 3600  # an hour to forecast from before each moment of the hour that is scored
-DAYS_S = 7 * DAY_S
 _SLICE_ROWS = 100  # between two of them, syncs are answered
-_FIELDS = ("start_s", "samples", "sum_blocks", "sum_sq_blocks", "max_blocks")
-
-
-class Series:
-    """The newest buckets of one length, as columns in a buffer that moves when it is full."""
-
-    def __init__(self, length_s: int, span_s: int) -> None:
-        self.length_s = length_s
-        self._kept = span_s // length_s
-        self._table = np.zeros((2 * self._kept, len(_FIELDS)))
-        self._first = self._end = 0
-
-    def add(self, bucket: Bucket, *, replace: bool = False) -> None:
-        """Adds to the bucket of that time (or replaces it); one older than all kept is dropped."""
-        row = [float(getattr(bucket, name)) for name in _FIELDS]
-        at = self._place(row[0])
-        if at < self._end and self._table[at, 0] == bucket.start_s:
-            if not replace:
-                row[1:4] = self._table[at, 1:4] + row[1:4]
-                row[4] = max(self._table[at, 4], row[4])
-            self._table[at] = row
-            return
-        if at == self._first and self._end - self._first >= self._kept:
-            return
-        if self._end == len(self._table):
-            kept = self._table[self._first : self._end].copy()
-            at -= self._first
-            self._first, self._end = 0, len(kept)
-            self._table[: len(kept)] = kept
-        self._table[at + 1 : self._end + 1] = self._table[at : self._end].copy()
-        self._table[at] = row
-        self._end += 1
-        self._first = max(self._first, self._end - self._kept)
-
-    def _place(self, start_s: float) -> int:
-        newest = self._end - 1
-        if newest >= self._first and self._table[newest, 0] == start_s:
-            return newest  # nearly always: samples come in the order of time
-        starts = self._table[self._first : self._end, 0]
-        return self._first + int(np.searchsorted(starts, start_s))
-
-    def samples_since(self, start_s: int) -> float:
-        """Samples in the buckets that start at ``start_s`` or later."""
-        return float(self._table[self._place(start_s) : self._end, 1].sum())
-
-    def demand(self) -> Demand:
-        """The series as it is now; valid until the next `add`."""
-        table = self._table[self._first : self._end]
-        return Demand(**{name: table[:, at] for at, name in enumerate(_FIELDS)})
-
-
-class PodHistory:
-    """The past of one pod."""
-
-    def __init__(self) -> None:
-        self.recent = Series(BUCKET_S, RECENT_S)
-        self.days = Series(COARSE_BUCKET_S, DAYS_S)
-
-    def series(self, length_s: int) -> Series:
-        """The series of one bucket length."""
-        return self.recent if length_s == BUCKET_S else self.days
-
-    def history(self) -> History:
-        """What forecasts are made from; valid until the next sample."""
-        return History(recent=self.recent.demand(), days=self.days.demand())
 
 
 @dataclass(kw_only=True, slots=True)
@@ -188,7 +120,7 @@ class DemandLog:
             {
                 "agent_id": agent_id,
                 "length_s": length_s,
-                **{name: getattr(bucket, name) for name in _FIELDS},
+                **{name: getattr(bucket, name) for name in BUCKET_FIELDS},
             }
             for (agent_id, length_s, _), bucket in sorted(pending.items())
         ]
@@ -206,7 +138,7 @@ class DemandLog:
     def _keep(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Puts back what could not be written; later samples of the same span were collected."""
         for row in rows:
-            bucket = Bucket(**{name: row[name] for name in _FIELDS})
+            bucket = Bucket(**{name: row[name] for name in BUCKET_FIELDS})
             key = (row["agent_id"], row["length_s"], bucket.start_s)
             later = self._pending.get(key)
             self._pending[key] = bucket if later is None else bucket.plus(later)
@@ -273,19 +205,19 @@ class DemandLog:
 
 
 def _rows(*more: Any) -> Any:  # noqa: ANN401 - a select of columns
-    columns = (KvDemand.length_s, *(getattr(KvDemand, name) for name in _FIELDS), *more)
+    columns = (KvDemand.length_s, *(getattr(KvDemand, name) for name in BUCKET_FIELDS), *more)
     return select(*columns).order_by(KvDemand.start_s)
 
 
 def _bucket(row: Any) -> Bucket:  # noqa: ANN401 - a row of `_rows`
-    return Bucket(**{name: getattr(row, name) for name in _FIELDS})
+    return Bucket(**{name: getattr(row, name) for name in BUCKET_FIELDS})
 
 
 async def _add(database: Database, rows: list[dict[str, Any]]) -> None:
     insert = postgresql.insert if database.dialect == "postgresql" else sqlite.insert
     statement = insert(KvDemand)
     new = statement.excluded
-    added = {name: getattr(KvDemand, name) + getattr(new, name) for name in _FIELDS[1:4]}
+    added = {name: getattr(KvDemand, name) + getattr(new, name) for name in BUCKET_FIELDS[1:4]}
     larger = case((new.max_blocks > KvDemand.max_blocks, new.max_blocks), else_=KvDemand.max_blocks)
     async with database.transaction() as session:
         # Past the object mapper, which takes ten times as long for a row.

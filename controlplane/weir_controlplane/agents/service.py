@@ -11,9 +11,8 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 
-from sqlalchemy.dialects import postgresql, sqlite
-
 from weir_controlplane.agents import metrics
+from weir_controlplane.agents.announced import AnnouncedModels
 from weir_controlplane.agents.history import DemandLog
 from weir_controlplane.agents.pace import Pace
 from weir_controlplane.agents.pods import PodPolicies
@@ -41,9 +40,7 @@ from weir_controlplane.dispatch.work import (
 )
 from weir_controlplane.errors import OverloadedError
 from weir_controlplane.services import Nudge
-from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import Database
-from weir_controlplane.store.models import ServedModel
 
 MAX_SYNCS = 256
 SETTLING = 6  # transactions of syncs at once: commits and clients need connections too
@@ -93,7 +90,7 @@ class AgentService:
         self._in_flight = 0
         self._settling = asyncio.Semaphore(SETTLING)
         self._waiting = 0
-        self._told_models: set[tuple[str, tuple[tuple[str, str, int | None], ...]]] = set()
+        self._announced = AnnouncedModels()
 
     async def sync(self, agent_id: str, request: SyncRequest) -> SyncReply:
         """The answer to a sync.
@@ -121,7 +118,7 @@ class AgentService:
         now_s = self.clock_s()
         self._refuse_stale(entry, request)
         # Before the agent is known: who sees it serve may name its models at once.
-        await self._announce_models(request)
+        await self._announced.note(self.database, request)
         wanted = self._plan(entry, request)
         settled: Settled | None = None
         if wanted or self._needs_database(entry, request, now_s):
@@ -222,23 +219,6 @@ class AgentService:
         if settled.released or settled.deaths_accepted:
             await self.nudge.send(CHUNKS_TOPIC)
         return settled
-
-    async def _announce_models(self, request: SyncRequest) -> None:
-        """Notes what the service serves, so that batches may name it."""
-        models = tuple((item.name, item.revision, item.max_model_len) for item in request.models)
-        if not models or (request.service, models) in self._told_models:
-            return
-        insert = postgresql.insert if self.database.dialect == "postgresql" else sqlite.insert
-        async with self.database.transaction() as session:
-            for name, revision, max_model_len in sorted(models, key=lambda item: item[:2]):
-                seen = {"max_model_len": max_model_len, "seen_at": db_now()}
-                key = {"service": request.service, "name": name, "revision": revision}
-                await session.execute(
-                    insert(ServedModel)
-                    .values(**key, **seen)
-                    .on_conflict_do_update(index_elements=list(key), set_=seen)
-                )
-        self._told_models.add((request.service, models))
 
     def closed(self, chunk_id: str, batch_id: str | None) -> None:
         """Notes that a commit was answered: the chunk is nobody's any more."""

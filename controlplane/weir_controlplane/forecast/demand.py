@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Self
 
 import numpy as np
@@ -54,6 +54,9 @@ class Bucket:
             sum_sq_blocks=self.sum_sq_blocks + other.sum_sq_blocks,
             max_blocks=max(self.max_blocks, other.max_blocks),
         )
+
+
+BUCKET_FIELDS = tuple(field.name for field in fields(Bucket))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
