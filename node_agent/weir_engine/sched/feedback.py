@@ -43,29 +43,19 @@ class TailFeedback:
         self.factor = min(self._high, max(self._low, self.factor + change))
 
 
-class MeanFeedback:
-    """Takes spending back while a measured mean is above its threshold.
+class SlackBank:
+    """What a mean has left: the sum of allowed less measured latency, seconds over samples.
 
-    The factor is 1 up to the threshold and falls to 0 half a tolerance above it. The mean runs over
-    about ``samples`` samples. It catches what an account of known costs does not see, such as
-    online requests that overlap more because they take longer. A sample that met no offline work
-    is no evidence against it and counts for no more than the threshold, so that a cold start does
-    not close the account.
+    Bounded both ways: a saving above ``most_s`` would let the mean exceed its SLO for as long as it
+    lasts when it is spent, and a debt below ``-debt_s`` would keep offline work out long after the
+    latency is right again. The bound on savings is thus the memory of the mean.
     """
 
-    def __init__(self, *, threshold_s: float, samples: int) -> None:
-        self._threshold_s = threshold_s
-        self._samples = samples
-        self._seen = 0
-        self._mean_s = 0.0
+    def __init__(self, *, most_s: float, debt_s: float) -> None:
+        self.most_s = most_s
+        self._debt_s = debt_s
+        self.level_s = 0.0
 
-    def factor(self, tolerance_s: float) -> float:
-        """What may be spent, 0 to 1."""
-        over_s = self._mean_s - self._threshold_s
-        return min(1.0, max(0.0, 1 - over_s / max(tolerance_s / 2, 1e-9)))
-
-    def observe(self, seconds: float, *, beside_offline: bool) -> None:
-        """Account for one sample."""
-        counted_s = seconds if beside_offline else min(seconds, self._threshold_s)
-        self._seen = min(self._seen + 1, self._samples)
-        self._mean_s += (counted_s - self._mean_s) / self._seen
+    def add(self, gain_s: float) -> None:
+        """One sample's allowed less measured seconds."""
+        self.level_s = min(self.most_s, max(-self._debt_s, self.level_s + gain_s))

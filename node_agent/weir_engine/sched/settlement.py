@@ -1,5 +1,7 @@
 """After a step: what it took, who paid for it, and what the accounts and the model learn."""
 
+from collections.abc import Iterator
+
 from weir_engine.latency.features import EMPTY_SHAPE
 from weir_engine.latency.models import LatencyModel
 from weir_engine.request import Request
@@ -34,10 +36,17 @@ class Settlement:
         self._last_offline_s = 0.0
 
     def arrived(self, request: Request) -> None:
-        """An online request may have come while a step with offline work ran: it waited for it."""
+        """What offline work has cost an online request before it came.
+
+        The rest of a step with offline work in it, where it came amid one; and where prompts are
+        ahead of it, the longest that one of those was delayed: it starts as much later.
+        """
         if self._last_start_s <= request.arrival_s < self._last_end_s:
             waited_s = self._last_end_s - request.arrival_s
             request.offline_delay_s = min(waited_s, self._last_offline_s)
+        for ahead in self._prompts():
+            if ahead.first_token_s is None:
+                request.offline_delay_s = max(request.offline_delay_s, ahead.offline_delay_s)
 
     def step(self, plan: StepPlan, outcome: StepOutcome) -> None:
         """The step's time: to the model, to online requests that waited, to the accounts."""
@@ -96,8 +105,11 @@ class Settlement:
         return min(1.0, self._model.predict(plan.online_shape) / plan.predicted_s) * duration_s
 
     def _charge_waiting(self, offline_s: float) -> None:
+        for request in self._prompts():
+            request.offline_delay_s += offline_s
+
+    def _prompts(self) -> Iterator[Request]:
         for request in self._state.running_online.values():
             if request.first_token_s is None:
-                request.offline_delay_s += offline_s
-        for request in self._state.waiting_online.values():
-            request.offline_delay_s += offline_s
+                yield request
+        yield from self._state.waiting_online.values()

@@ -5,7 +5,7 @@ from math import inf
 from weir_engine.config import Slo
 from weir_engine.latency.models import LatencyModel
 from weir_engine.sched.account import NO_LIMIT, OnlineLoad, QuietAccount, StepLimit, StepTimes
-from weir_engine.sched.feedback import TailFeedback
+from weir_engine.sched.feedback import SlackBank, TailFeedback
 
 # Share of the SLO's own tail that planning aims at; the rest is for what no plan foresees. The
 # budget is the median whose residual stays within the threshold but for that share.
@@ -13,15 +13,23 @@ _TAIL_SHARE = 0.5
 # The bank must hold this many average tokens' worth of threshold for each decoder before it is
 # spent, and is spent down to a share of that: long episodes, since requests that leave and rejoin
 # the running batch cost the engine time.
-_BANK_UNIT_TOKENS = 6.0
+_BANK_UNIT_TOKENS = 10.0
 _BANK_LOW = 0.25
 # Share of the allowed late tokens that whole online prefills may use, and bounds of the credit.
 _CREDIT_SHARE = 0.8
 _FIRST_CREDIT = 2.0
 _MOST_CREDIT = 20.0
-_BANK_CAP_TOKENS = 2000.0
+# What the mean account may save, and owe, in tokens whose tolerance went unused: savings of so many
+# tokens, or of so many for each decoder where that is more. Spending starts at no more than a share
+# of that.
+_SAVED_TOKENS = 300.0
+_SAVED_TOKENS_A_DECODER = 24.0
+_OWED_TOKENS = 1000.0
+_MOST_LEVEL = 0.8
+# Without a reference the tolerance is taken to be this share of the threshold.
+_FIRST_TOLERANCE = 0.2
 # Share of a known tolerance that is spent; the rest is for what offline work costs unseen.
-_TOLERANCE_SHARE = 0.85
+_TOLERANCE_SHARE = 0.9
 
 
 def guard_quantile(aimed: float) -> float:
@@ -105,38 +113,42 @@ class MeanTbtAccount(QuietAccount):
         self._threshold_s = slo.threshold_s
         self._delay_s = 0.0
         self._tolerance_s = slo.tolerance_s
-        self._measured_s = 0.0
-        self._known_s = 0.0
-        self._spending = False
+        self._saving_s = slo.tolerance_s or _FIRST_TOLERANCE * slo.threshold_s
+        saved_s, owed_s = _SAVED_TOKENS * self._saving_s, _OWED_TOKENS * slo.threshold_s
+        self._measured = SlackBank(most_s=saved_s, debt_s=owed_s)
+        self._caused = SlackBank(most_s=saved_s, debt_s=owed_s)
+        self._spending_decoders = 0
 
     @property
     def bank_s(self) -> float:
         """Slack in hand, seconds summed over tokens; negative while the mean is above the SLO."""
         if self._tolerance_s is None:
-            return self._measured_s
-        return min(self._measured_s, self._known_s)
+            return self._measured.level_s
+        return min(self._measured.level_s, self._caused.level_s)
 
     def step_limit(self, load: OnlineLoad) -> StepLimit:
         """The online work's own time plus what the bank affords."""
         if load.decoders == 0:
             return NO_LIMIT
-        unit_s = _BANK_UNIT_TOKENS * self._threshold_s * load.decoders
-        floor_s = unit_s * (_BANK_LOW if self._spending else 1.0)
-        self._spending = self.bank_s > floor_s
-        if not self._spending:
+        tokens = max(_SAVED_TOKENS, _SAVED_TOKENS_A_DECODER * load.decoders)
+        self._measured.most_s = self._caused.most_s = most_s = tokens * self._saving_s
+        unit_s = min(_BANK_UNIT_TOKENS * self._threshold_s * load.decoders, _MOST_LEVEL * most_s)
+        # Going on is cheaper than to start, but not at a higher price.
+        going_on = load.decoders <= self._spending_decoders
+        if self.bank_s > unit_s * (_BANK_LOW if going_on else 1.0):
+            self._spending_decoders = load.decoders
+        else:
+            self._spending_decoders = 0
             return StepLimit(seconds=load.base_s, reason="tbt-mean")
         extra_s = (self.bank_s - unit_s * _BANK_LOW) / load.decoders
         return StepLimit(seconds=load.base_s + extra_s, reason="tbt-mean")
 
     def on_token(self, tbt_s: float, offline_delay_s: float) -> None:
         """Banks the difference to the threshold, and to the tolerance where that is known."""
-        cap_s = _BANK_CAP_TOKENS * self._threshold_s
         kept_s = (1 - _TOLERANCE_SHARE) * (self._tolerance_s or 0.0)
-        gain_s = self._threshold_s - kept_s - self._delay_s - tbt_s
-        self._measured_s = min(cap_s, max(-cap_s, self._measured_s + gain_s))
+        self._measured.add(self._threshold_s - kept_s - self._delay_s - tbt_s)
         if self._tolerance_s is not None:
-            gain_s = _TOLERANCE_SHARE * self._tolerance_s - offline_delay_s
-            self._known_s = min(cap_s, max(-cap_s, self._known_s + gain_s))
+            self._caused.add(_TOLERANCE_SHARE * self._tolerance_s - offline_delay_s)
 
     def set_client_delay(self, delay_s: float) -> None:
         """Lowers the threshold, to no less than half."""

@@ -5,7 +5,7 @@ from collections import deque
 
 from weir_engine.config import Slo
 from weir_engine.sched.account import OnlineLoad, QuietAccount, StepLimit, StepTimes
-from weir_engine.sched.feedback import MeanFeedback, TailFeedback
+from weir_engine.sched.feedback import SlackBank, TailFeedback
 from weir_engine.sched.prompt_queue import beside_prompts_s, memory_limit_s
 
 # Before anything was measured, offline work may cost this share of the threshold.
@@ -13,21 +13,27 @@ _FIRST_SHARE = 0.05
 # The mean account spends over this many coming requests, or this share of those seen.
 _HORIZON_REQUESTS = 8.0
 _HORIZON_SHARE = 0.15
+_SAVINGS_SHARE = 0.3
 # Never plan to spend more than this share of the threshold on waiting for offline steps.
 _MOST_SHARE = 0.4
-# Share of a known tolerance that is spent on the wait for steps in flight; the rest is for what
-# offline work costs beside it (caches, more overlap of online requests).
-_TOLERANCE_SHARE = 0.55
+# Share of the tolerance that is spent on the delay that offline work causes; the rest is for what
+# it costs unseen (caches, more overlap of online requests).
+_TOLERANCE_SHARE = 0.8
 # A step shorter than this many fixed costs wastes more than it computes.
 _SHORTEST_STEPS = 2.0
 _TAIL_WINDOW = 400
 _SHARE_OF_TAIL = 0.5
-# The mean account looks back over about this many requests.
-_SAMPLES = 200
+# The latency of online traffic alone is a mean over about this many requests.
+_SAMPLES = 150
+# What the mean account may save, and owe: the tolerance of so many requests.
+_SAVED_REQUESTS = 8.0
+_OWED_REQUESTS = 30.0
 # Before anything was measured, online traffic alone is taken to leave this share of the threshold,
 # with the weight of this many requests.
 _FIRST_TOLERANCE = 0.1
 _FIRST_REQUESTS = 8
+# A known reference weighs as much as this many measured requests.
+_REFERENCE_REQUESTS = 30
 
 
 class MeanTtftAccount(QuietAccount):
@@ -39,8 +45,9 @@ class MeanTtftAccount(QuietAccount):
     offline work) spreads over the coming requests. The best length at that price is 2w; below twice
     the fixed cost c0 it is 2 c0, taken only when enough has accrued. With an online prefill
     present, offline work waits. The tolerance is what the SLO leaves over the latency of online
-    traffic alone: over its reference, else over the measured mean less the delay that offline work
-    caused. So neither a cold start nor a burst of online requests earns or costs anything.
+    traffic alone: the measured mean less the delay that offline work caused, and no less than the
+    reference where there is one. So a burst of online requests earns nothing, and on a machine that
+    has become slower there is less to spend.
 
     Source: design, "TTFT SLO: a virtual online request is always present"; the length follows from
     maximising (1 - c0/S) at mean residual S/2 (Poisson arrivals see time averages).
@@ -48,32 +55,35 @@ class MeanTtftAccount(QuietAccount):
 
     def __init__(self, slo: Slo) -> None:
         self._threshold_s = slo.threshold_s
-        self._known_tolerance_s = slo.tolerance_s
-        self._feedback = MeanFeedback(threshold_s=slo.threshold_s, samples=_SAMPLES)
+        self._reference_s = slo.reference_s
         self._delay_s = 0.0
-        self._bank_s = 0.0
+        tolerance_s = slo.tolerance_s or _FIRST_TOLERANCE * slo.threshold_s
+        self._bank = SlackBank(
+            most_s=_SAVED_REQUESTS * tolerance_s, debt_s=_OWED_REQUESTS * tolerance_s
+        )
         self._seen = 0
-        self._alone_s = (1 - _FIRST_TOLERANCE) * slo.threshold_s
+        self._prior = _FIRST_REQUESTS if slo.reference_s is None else _REFERENCE_REQUESTS
+        self._alone_s = slo.reference_s or (1 - _FIRST_TOLERANCE) * slo.threshold_s
         self._accrued_s2 = 0.0
         self._last_s: float | None = None
 
     @property
     def tolerance_s(self) -> float:
         """Mean latency that offline work may add; 0 where online traffic alone is too slow."""
-        if self._known_tolerance_s is not None:
-            return self._known_tolerance_s
-        return max(0.0, self._threshold_s - self._delay_s - self._alone_s)
+        alone_s = max(self._alone_s, self._reference_s or 0.0)
+        return max(0.0, self._threshold_s - self._delay_s - alone_s)
 
     @property
     def _share_s(self) -> float:
-        tolerance_s = self.tolerance_s
-        return _TOLERANCE_SHARE * tolerance_s * self._feedback.factor(tolerance_s)
+        return _TOLERANCE_SHARE * self.tolerance_s
 
     @property
     def wait_s(self) -> float:
         """Mean wait behind offline steps that a coming request can afford."""
         horizon = max(_HORIZON_REQUESTS, _HORIZON_SHARE * self._seen)
-        wait_s = self._share_s + self._bank_s / horizon
+        share_s = self._share_s
+        # Savings lengthen a step by a part of it only: longer ones gain little and make a tail.
+        wait_s = share_s + min(self._bank.level_s / horizon, _SAVINGS_SHARE * share_s)
         return min(_MOST_SHARE * self._threshold_s, max(0.0, wait_s))
 
     def step_limit(self, load: OnlineLoad) -> StepLimit:
@@ -105,12 +115,9 @@ class MeanTtftAccount(QuietAccount):
         # One outlier must not hide what the others leave: it counts for twice the threshold.
         alone_s = min(max(ttft_s - offline_delay_s, 0.0), 2 * self._threshold_s)
         self._seen += 1
-        weight = 1 / min(self._seen + _FIRST_REQUESTS, _SAMPLES)
+        weight = 1 / min(self._seen + self._prior, _SAMPLES)
         self._alone_s += (alone_s - self._alone_s) * weight
-        self._feedback.observe(ttft_s + self._delay_s, beside_offline=offline_delay_s > 0)
-        cap_s = 100 * self._threshold_s
-        bank_s = self._bank_s + self._share_s - offline_delay_s
-        self._bank_s = min(cap_s, max(-cap_s, bank_s))
+        self._bank.add(self._share_s - offline_delay_s)
 
     def set_client_delay(self, delay_s: float) -> None:
         """Lowers the threshold, to no less than half."""

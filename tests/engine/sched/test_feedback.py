@@ -1,32 +1,27 @@
 """Measured latency against its threshold."""
 
-from weir_engine.sched.feedback import MeanFeedback, TailFeedback
+import pytest
+
+from weir_engine.sched.feedback import SlackBank, TailFeedback
 
 
-def test_a_mean_above_its_threshold_beside_offline_work_takes_spending_back() -> None:
-    feedback = MeanFeedback(threshold_s=0.1, samples=50)
-    for _ in range(50):
-        feedback.observe(0.105, beside_offline=True)
-    assert 0.4 < feedback.factor(0.02) < 0.6
-    for _ in range(50):
-        feedback.observe(0.2, beside_offline=True)
-    assert feedback.factor(0.02) == 0.0
+def test_savings_beyond_the_bound_are_not_spent_later() -> None:
+    bank = SlackBank(most_s=0.5, debt_s=2.0)
+    for _ in range(100):
+        bank.add(0.1)
+    assert bank.level_s == 0.5
+    for _ in range(5):
+        bank.add(-0.1)
+    assert bank.level_s == pytest.approx(0.0)
 
 
-def test_slow_requests_that_met_no_offline_work_close_nothing() -> None:
-    feedback = MeanFeedback(threshold_s=0.1, samples=50)
-    feedback.observe(2.0, beside_offline=False)
-    assert feedback.factor(0.02) == 1.0
-
-
-def test_a_closed_mean_opens_again_after_requests_without_it() -> None:
-    feedback = MeanFeedback(threshold_s=0.1, samples=50)
-    for _ in range(50):
-        feedback.observe(0.2, beside_offline=True)
-    assert feedback.factor(0.02) == 0.0
-    for _ in range(300):
-        feedback.observe(0.2, beside_offline=False)
-    assert feedback.factor(0.02) > 0.9
+def test_a_debt_is_paid_back_within_its_bound() -> None:
+    bank = SlackBank(most_s=0.5, debt_s=2.0)
+    bank.add(-60.0)
+    assert bank.level_s == -2.0
+    for _ in range(21):
+        bank.add(0.1)
+    assert bank.level_s > 0
 
 
 def test_a_tail_factor_settles_where_the_allowed_share_is_late() -> None:

@@ -58,6 +58,25 @@ def test_with_an_objective_on_ttft_a_second_prompt_does_not_hold_up_the_first() 
     assert tokens_of(engine.step()) == {"a": 1, "b": 60}
 
 
+def test_a_prompt_behind_a_delayed_one_is_delayed_as_long() -> None:
+    """Who comes after the step with offline work ended has waited for it all the same."""
+    engine = MiniEngine(
+        max_batched_tokens=200,
+        slos=(Slo(metric=Metric.TTFT, statistic="mean", threshold_s=1.0),),
+    )
+    engine.add(request("off", online=False, prompt=100))
+    engine.step()
+    offline_s = engine.now_s
+    first = engine.add(request("a", online=True, prompt=60, at=offline_s / 4))
+    assert first.offline_delay_s == pytest.approx(0.75 * offline_s)
+    second = engine.add(request("b", online=True, prompt=60, at=offline_s + 0.001))
+    assert second.offline_delay_s == pytest.approx(0.75 * offline_s)
+    engine.step()
+    engine.step()
+    third = engine.add(request("c", online=True, prompt=60, at=engine.now_s))
+    assert third.offline_delay_s == 0.0
+
+
 def test_without_one_prompts_share_a_step_as_in_the_stock_engine() -> None:
     engine = MiniEngine(max_batched_tokens=200)
     engine.add(request("a", online=True, prompt=60))
