@@ -179,9 +179,13 @@ class BidirectionalKvManager(KvManager):
         return blocks
 
     @override
-    def _cache(self, block: int, block_hash: BlockHash, *, online: bool) -> None:
-        if block not in self._shared:  # one that was shared stays private to whoever keeps it
-            super()._cache(block, block_hash, online=online)
+    def _cache(self, blocks: list[int], block_hashes: list[BlockHash], *, online: bool) -> None:
+        # One that was shared stays private to whoever keeps it.
+        shared = self._shared.keys()
+        if not shared.isdisjoint(blocks):
+            kept = [at for at, block in enumerate(blocks) if block not in shared]
+            blocks, block_hashes = [blocks[at] for at in kept], [block_hashes[at] for at in kept]
+        super()._cache(blocks, block_hashes, online=online)
 
     def _share(self, claim: Claim, front: Request, front_at: int) -> None:
         own = self._by_back.setdefault(claim.back.id, {})

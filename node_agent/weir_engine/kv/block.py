@@ -57,16 +57,21 @@ class BlockTable:
     def take_all(self, blocks: Iterable[int], *, online: bool) -> None:
         """Count one more reference of that class to each of different blocks."""
         references, adopted = self.references, self._adopted
-        counts = self._online if online else self._offline
+        if not online:
+            offline = self._offline
+            for block in blocks:
+                if not references[block]:
+                    self.offline_only += 1
+                references[block] += 1
+                offline[block] += 1
+            return
+        counts = self._online
         for block in blocks:
-            first = not references[block]
+            if not adopted[block]:
+                self.offline_only -= references[block] > 0
+                adopted[block] = 1
             references[block] += 1
             counts[block] += 1
-            if not online:
-                self.offline_only += first
-            elif not adopted[block]:
-                self.offline_only -= not first
-                adopted[block] = 1
 
     def release_all(self, blocks: Iterable[int], *, online: bool) -> list[int]:
         """Count one reference less to each of some blocks; those that have none left, in order.
@@ -74,7 +79,22 @@ class BlockTable:
         Raises:
             InvariantError: the class has no reference to give back.
         """
-        return [block for block in blocks if self.release(block, online=online)]
+        counts = self._online if online else self._offline
+        references, adopted = self.references, self._adopted
+        free = []
+        for block in blocks:
+            if counts[block] < 1:
+                raise InvariantError(
+                    f"block {block} has {self._online[block]} online and {self._offline[block]} "
+                    f"offline references, and one more was given back (online: {online})"
+                )
+            counts[block] -= 1
+            left = references[block] = references[block] - 1
+            if not left:
+                free.append(block)
+                self.offline_only -= not adopted[block]
+                adopted[block] = 0
+        return free
 
     def release(self, block: int, *, online: bool) -> bool:
         """Count one reference less; True when none is left.
@@ -82,17 +102,4 @@ class BlockTable:
         Raises:
             InvariantError: the class has no reference to give back.
         """
-        counts = self._online if online else self._offline
-        if counts[block] < 1:
-            raise InvariantError(
-                f"block {block} has {self._online[block]} online and {self._offline[block]} "
-                f"offline references, and one more was given back (online: {online})"
-            )
-        counts[block] -= 1
-        self.references[block] -= 1
-        if self.references[block]:
-            return False
-        if not self._adopted[block]:
-            self.offline_only -= 1
-        self._adopted[block] = 0
-        return True
+        return bool(self.release_all((block,), online=online))

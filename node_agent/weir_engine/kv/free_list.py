@@ -4,7 +4,7 @@ Blocks are integer ids. One intrusive doubly linked list a rank, in flat lists: 
 a block is O(1). Who references a block and which hash it holds is the owner's business.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from weir_engine.errors import CapacityError, InvariantError
 from weir_engine.kv.eviction import UNCACHED, BlockLabel, ClassedEviction, EvictionPolicy
@@ -114,9 +114,46 @@ class ClassedFreeList:
             self._age()
 
     def append_n(self, blocks: Iterable[int]) -> None:
-        """Free blocks, each as the youngest of its rank: the first given is evicted first."""
+        """Free blocks, each as the youngest of its rank: the first given is evicted first.
+
+        Raises:
+            InvariantError: one is free already.
+        """
         for block in blocks:
             self.append(block)
+
+    def append_wanted(self, blocks: Sequence[int], references: Iterable[int]) -> None:
+        """As ``append_n``; so many waiting offline requests want the hash of each block now.
+
+        For an owner that does not tell the counts of blocks that are held.
+
+        Raises:
+            InvariantError: one is free already.
+        """
+        labels, ranks, known = self._labels, self._ranks, self._known
+        after, before = self._next, self._prev
+        unguarded = self._guard_rank if self._guard_blocks == 0 else _NO_RANK
+        for block, wanted in zip(blocks, references, strict=True):
+            if after[block] != _NOT_FREE:
+                raise InvariantError(f"block {block} was freed twice, {self.num_free} are free")
+            label: tuple[bool, bool, int, bool] = labels[block]
+            if label[3] or label[2] != wanted:
+                label = (label[0], label[1], wanted, False)
+                labels[block], ranks[block] = known.get(label) or self._ranked(label)
+            if ranks[block] == unguarded:  # it would age at once
+                label = (label[0], label[1], wanted, True)
+                labels[block], ranks[block] = known.get(label) or self._ranked(label)
+            rank = ranks[block]
+            head = self._total + rank
+            last = before[head]
+            after[last] = before[head] = block
+            before[block] = last
+            after[block] = head
+            self._filled |= 1 << rank
+            self.num_free += 1
+            if rank == self._guard_rank:
+                self._guarded += 1
+                self._age()
 
     def prepend_n(self, blocks: Iterable[int]) -> None:
         """Free blocks as the oldest of their ranks: the first given is evicted first.
@@ -149,14 +186,7 @@ class ClassedFreeList:
         """
         if not self._filled:
             raise CapacityError("1 KV block was asked for and 0 are free")
-        rank = (self._filled & -self._filled).bit_length() - 1
-        block = self._next[self._total + rank]
-        self._unlink(block)
-        self.num_free -= 1
-        if self._labels[block] is not UNCACHED:
-            self._labels[block] = UNCACHED
-            self._ranks[block] = self._uncached_rank
-        return block
+        return self.popleft_n(1)[0]
 
     def popleft_n(self, blocks: int) -> list[int]:
         """Take and evict that many blocks, the least kept first.
@@ -166,7 +196,32 @@ class ClassedFreeList:
         """
         if blocks > self.num_free:
             raise CapacityError(f"{blocks} KV blocks were asked for and {self.num_free} are free")
-        return [self.popleft() for _ in range(blocks)]
+        taken: list[int] = []
+        while len(taken) < blocks:
+            self._pop(blocks - len(taken), taken)
+        return taken
+
+    def _pop(self, most: int, taken: list[int]) -> None:
+        """Take up to that many blocks of the lowest rank."""
+        labels, ranks, after, before = self._labels, self._ranks, self._next, self._prev
+        rank = (self._filled & -self._filled).bit_length() - 1
+        head = self._total + rank
+        block, count = after[head], 0
+        while block != head and count < most:
+            taken.append(block)
+            count += 1
+            follower = after[block]
+            after[block] = before[block] = _NOT_FREE
+            if labels[block] is not UNCACHED:
+                labels[block] = UNCACHED
+                ranks[block] = self._uncached_rank
+            block = follower
+        after[head], before[block] = block, head
+        if block == head:
+            self._filled &= ~(1 << rank)
+        if rank == self._guard_rank:
+            self._guarded -= count
+        self.num_free -= count
 
     # -- labels -----------------------------------------------------------------------------
 
@@ -177,6 +232,16 @@ class ClassedFreeList:
     def mark_cached(self, block: int, *, online: bool, references: int) -> None:
         """The block now holds computed KV under a hash, written by a request of that class."""
         self._relabel(block, (True, online, references, False))
+
+    def mark_held_cached(self, blocks: Iterable[int], *, online: bool) -> None:
+        """Blocks that are held, not free, now have computed KV under a hash, of that class.
+
+        How many waiting requests want it is told when they are freed: see ``append_wanted``.
+        """
+        labels, ranks = self._labels, self._ranks
+        label, rank = self._ranked((True, online, 0, False))
+        for block in blocks:
+            labels[block], ranks[block] = label, rank
 
     def mark_online(self, block: int) -> None:
         """An online request adopts the block: it is online's until its hash is reset."""

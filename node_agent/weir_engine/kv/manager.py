@@ -111,7 +111,7 @@ class KvManager:
         if holding is None:
             return 0
         references = self._table.references
-        return [references[block] for block in holding.blocks].count(1)
+        return list(map(references.__getitem__, holding.blocks)).count(1)
 
     def hit(self, request: Request) -> PrefixHit:
         """The prefix hit that an admission now would get: at most the known tokens - 1."""
@@ -123,7 +123,7 @@ class KvManager:
         references = self._table.references
         hit = PrefixHit(
             tokens=len(found) * self._block_size,
-            free_blocks=[references[block] for block in found].count(0),
+            free_blocks=list(map(references.__getitem__, found)).count(0),
         )
         self._hits[request.id] = (limit, hit)
         return hit
@@ -205,11 +205,12 @@ class KvManager:
                 f"request {request.id} holds {len(holding.blocks)} blocks and states a hit of "
                 f"{hit.tokens} tokens; only an admission has a hit"
             )
-        needed = blocks_for(request.computed_tokens + new_tokens, self._block_size)
-        lacking = max(0, needed - len(holding.blocks))
-        if lacking:
-            self._check_room(request, lacking)
-            holding.blocks += self._take_fresh(request, lacking, at=len(holding.blocks))
+        held = len(holding.blocks)
+        lacking = blocks_for(request.computed_tokens + new_tokens, self._block_size) - held
+        if lacking <= 0:
+            return 0
+        self._check_room(request, lacking)
+        holding.blocks += self._take_fresh(request, lacking, at=held)
         return lacking
 
     def commit(self, request: Request) -> None:
@@ -222,18 +223,18 @@ class KvManager:
             UnknownRequestError: it holds no blocks.
             InvariantError: it computed more tokens than its blocks hold.
         """
-        holding = self._holding(request.id)
-        full = request.computed_tokens // self._block_size
-        if blocks_for(request.computed_tokens, self._block_size) > len(holding.blocks):
+        holding = self._holdings.get(request.id) or self._holding(request.id)
+        blocks, hashed, computed = holding.blocks, holding.hashed, request.computed_tokens
+        if computed > len(blocks) * self._block_size:
             raise InvariantError(
-                f"request {request.id} computed {request.computed_tokens} tokens in "
-                f"{len(holding.blocks)} blocks of {self._block_size}"
+                f"request {request.id} computed {computed} tokens in "
+                f"{len(blocks)} blocks of {self._block_size}"
             )
-        upto = min(full, len(request.block_hashes)) if self._prefix_cache else 0
-        if upto <= holding.hashed:
+        upto = min(computed // self._block_size, len(request.block_hashes))
+        if upto <= hashed or not self._prefix_cache:
             return
-        for at in range(holding.hashed, upto):
-            self._cache(holding.blocks[at], request.block_hashes[at], online=holding.online)
+        new = request.block_hashes[hashed:upto]
+        self._cache(blocks[hashed:upto], new, online=holding.online)
         holding.hashed = upto
         self._changed()
 
@@ -249,7 +250,8 @@ class KvManager:
         self._changed()
         # The end of a prefix is evicted before its start.
         released = self._table.release_all(holding.blocks[::-1], online=holding.online)
-        self._free.append_n(released)
+        hashes = map(self._table.hashes.__getitem__, released)
+        self._free.append_wanted(released, self._waiting.counts(hashes))
         return len(released)
 
     def preempt(self, request: Request) -> int:
@@ -320,13 +322,13 @@ class KvManager:
             )
         fresh = blocks_for(expected * self._block_size + new_tokens, self._block_size) - expected
         references = self._table.references
-        revived = [references[block] for block in found].count(0)
-        self._check_room(request, fresh + revived)
+        revived = [block for block in found if not references[block]]
+        self._check_room(request, fresh + len(revived))
         online = request.is_online
-        for block in found:
-            if not references[block]:
-                self._free.remove(block)
-            if online:
+        for block in revived:
+            self._free.remove(block)
+        if online:
+            for block in found:
                 self._free.mark_online(block)
         self._table.take_all(found, online=online)
         self._waiting.remove(request.id)
@@ -339,7 +341,7 @@ class KvManager:
             counts[0] += request.known_tokens
             counts[1] += expected * self._block_size
         self._changed()
-        return fresh + revived
+        return fresh + len(revived)
 
     def _check_room(self, request: Request, blocks: int) -> None:
         if blocks > self._free.num_free:
@@ -351,27 +353,29 @@ class KvManager:
     def _take_fresh(self, request: Request, count: int, *, at: int) -> list[int]:  # noqa: ARG002
         """Blocks for a request, from its ``at``-th on: a layout may find them elsewhere."""
         blocks = self._free.popleft_n(count)
-        hashes = self._table.hashes
+        hashes, drop = self._table.hashes, self._index.drop
         for block in blocks:
             block_hash = hashes[block]
             if block_hash is not None:
-                self._index.drop(block_hash, block)
+                drop(block_hash, block)
                 hashes[block] = None
                 self._evicted_cached += 1
         self._table.take_all(blocks, online=request.is_online)
         self._changed()
         return blocks
 
-    def _cache(self, block: int, block_hash: BlockHash, *, online: bool) -> None:
-        if not self._index.put(block_hash, block):
-            return
-        self._table.hashes[block] = block_hash
-        self._free.mark_cached(block, online=online, references=self._waiting.count(block_hash))
+    def _cache(self, blocks: list[int], block_hashes: list[BlockHash], *, online: bool) -> None:
+        """Blocks that a request holds have their hashes from now on, if no other block has."""
+        hashes = self._table.hashes
+        own = self._index.put_all(block_hashes, blocks)
+        for block_hash, block in own:
+            hashes[block] = block_hash
+        self._free.mark_held_cached([block for _, block in own], online=online)
 
     def _on_references(self, hashes: Sequence[BlockHash], counts: Mapping[BlockHash, int]) -> None:
-        find, free = self._index.get, self._free
-        for block_hash in hashes:
-            block = find(block_hash)
-            if block is not None:
+        """New counts of hashes: to the free blocks among theirs. The others get it when freed."""
+        references, free = self._table.references, self._free
+        for block_hash, block in zip(hashes, self._index.find(hashes), strict=True):
+            if block is not None and not references[block]:
                 free.set_references(block, counts.get(block_hash, 0))
         self._next_evicted.clear()

@@ -3,10 +3,14 @@
 Only computed blocks are in it; who uses them, and when they are evicted, is decided elsewhere.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 
 from weir_engine.errors import InvariantError
 from weir_engine.ids import BlockHash
+
+_ABSENT = -1
+_FIRST_PEEK = 16
 
 
 class PrefixIndex:
@@ -31,16 +35,27 @@ class PrefixIndex:
         """Blocks of the longest cached prefix of at most ``limit`` hashes."""
         get = self._blocks.get
         found: list[int] = []
-        for block_hash in hashes if limit >= len(hashes) else hashes[:limit]:
-            block = get(block_hash)
-            if block is None:
+        end, peek = min(limit, len(hashes)), _FIRST_PEEK
+        while len(found) < end:  # in growing pieces: most requests find little, or nearly all
+            piece = hashes[len(found) : min(len(found) + peek, end)]
+            blocks = list(map(get, piece, repeat(_ABSENT)))
+            if _ABSENT in blocks:
+                found += blocks[: blocks.index(_ABSENT)]
                 break
-            found.append(block)
+            found += blocks
+            peek *= 4
         return found
 
-    def put(self, block_hash: BlockHash, block: int) -> bool:
-        """Index a computed block; False when another block holds that hash already."""
-        return self._blocks.setdefault(block_hash, block) == block
+    def find(self, hashes: Iterable[BlockHash]) -> list[int | None]:
+        """The block of each hash, None for one that is not cached."""
+        return list(map(self._blocks.get, hashes))
+
+    def put_all(
+        self, hashes: Iterable[BlockHash], blocks: Iterable[int]
+    ) -> list[tuple[BlockHash, int]]:
+        """Index computed blocks; those whose hash no other block holds."""
+        put = self._blocks.setdefault
+        return [pair for pair in zip(hashes, blocks, strict=True) if put(*pair) == pair[1]]
 
     def drop(self, block_hash: BlockHash, block: int) -> None:
         """Forget the block's hash.

@@ -3,6 +3,7 @@
 Which blocks hold a hash is the listener's business.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from weir_engine.errors import DuplicateRequestError
@@ -26,7 +27,7 @@ class ReferenceCounter:
     __slots__ = ("_counts", "_hashes", "_listener")
 
     def __init__(self, listener: ReferenceListener | None = None) -> None:
-        self._counts: dict[BlockHash, int] = {}
+        self._counts: Counter[BlockHash] = Counter()
         self._hashes: dict[RequestId, tuple[BlockHash, ...]] = {}
         self._listener = listener
 
@@ -40,6 +41,11 @@ class ReferenceCounter:
     def count(self, block_hash: BlockHash) -> int:
         """Requests whose prompt holds that hash."""
         return self._counts.get(block_hash, 0)
+
+    def counts(self, block_hashes: Iterable[BlockHash | None]) -> list[int]:
+        """``count`` of each; 0 for a block without a hash."""
+        get = self._counts.get
+        return [0 if block_hash is None else get(block_hash, 0) for block_hash in block_hashes]
 
     def among(self, block_hashes: Iterable[BlockHash]) -> int:
         """How many of these hashes some request's prompt holds."""
@@ -56,11 +62,9 @@ class ReferenceCounter:
         # A hash may stand once in a prompt: it is chained over everything before it.
         hashes = tuple(dict.fromkeys(block_hashes))
         self._hashes[request_id] = hashes
-        counts = self._counts
-        for block_hash in hashes:
-            counts[block_hash] = counts.get(block_hash, 0) + 1
+        self._counts.update(hashes)
         if self._listener is not None:
-            self._listener(hashes[::-1], counts)
+            self._listener(hashes[::-1], self._counts)
 
     def remove(self, request_id: RequestId) -> bool:
         """Count a request no longer; False if it was not counted, which is no error."""

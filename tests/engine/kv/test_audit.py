@@ -34,7 +34,7 @@ class _World:
 
     def cache(self, block: int, block_hash: int) -> None:
         self.table.hashes[block] = block_hash
-        self.index.put(block_hash, block)
+        self.index.put_all([block_hash], [block])
         self.free.mark_cached(block, online=True, references=0)
 
     def audit(self) -> None:
@@ -69,11 +69,11 @@ def _mislabel(world: _World) -> None:
 
 def _misindex(world: _World) -> None:
     world.index.drop(77, 1)
-    world.index.put(77, 2)
+    world.index.put_all([77], [2])
 
 
 def _index_too_much(world: _World) -> None:
-    world.index.put(78, 3)
+    world.index.put_all([78], [3])
 
 
 def _forget_the_adoption(world: _World) -> None:
@@ -130,7 +130,8 @@ def test_offline_only_follows_every_reference() -> None:
 
 def test_a_hash_is_dropped_only_by_its_block() -> None:
     index = PrefixIndex()
-    assert index.put(7, 1)
-    assert not index.put(7, 2)
+    assert index.put_all([7], [1]) == [(7, 1)]
+    assert index.put_all([7, 8], [2, 3]) == [(8, 3)]
+    assert index.find([8, 9, 7]) == [3, None, 1]
     with pytest.raises(InvariantError, match="hash of block 2 is indexed as block 1"):
         index.drop(7, 2)

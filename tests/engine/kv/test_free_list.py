@@ -106,6 +106,24 @@ class _AgainstModel(RuleBasedStateMachine):
                 self.free.append(block)
                 self._age()
 
+    @rule(order=st.permutations(range(_BLOCKS)), wanted=st.lists(st.integers(0, 3), max_size=3))
+    def free_many_with_their_counts(self, order: list[int], wanted: list[int]) -> None:
+        """As if the counts had been told while the blocks were held."""
+        held = [block for block in order if block not in self.free][: len(wanted)]
+        self.blocks.append_wanted(held, wanted[: len(held)])
+        for block, references in zip(held, wanted, strict=False):
+            self.labels[block] = self.labels[block]._replace(references=references)
+            self._use([block])
+            self.free.append(block)
+            self._age()
+
+    @rule(online=st.booleans(), count=st.integers(1, 3))
+    def cache_held(self, online: bool, count: int) -> None:
+        held = [block for block in range(_BLOCKS) if block not in self.free][:count]
+        self.blocks.mark_held_cached(held, online=online)
+        for block in held:
+            self.labels[block] = BlockLabel(cached=True, online=online, references=0)
+
     @rule(block=st.integers(0, _BLOCKS - 1), online=st.booleans(), references=st.integers(0, 3))
     def cache(self, block: int, online: bool, references: int) -> None:
         self.blocks.mark_cached(block, online=online, references=references)
