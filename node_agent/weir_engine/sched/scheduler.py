@@ -174,8 +174,7 @@ class Scheduler:
                 preempt(state, request)
         for request_id in plan.recall:
             state.return_from_cpu(state.get(request_id))
-        for work in plan.work:
-            advance(state, state.get(work.request_id), work)
+        advance(state, plan.work)
         if plan.work:
             for request_id in plan.held:
                 if state.held_until.get(request_id, 0) < plan.step:

@@ -3,37 +3,52 @@
 Each function records one event that has happened; none decides anything.
 """
 
+from collections.abc import Iterable
+
 from weir_engine.request import Request, RequestState
 from weir_engine.sched.plan import Work
 from weir_engine.sched.state import SchedulerState
 
 
-def advance(state: SchedulerState, request: Request, work: Work) -> None:
-    """A request's work was sent to the engine; what it completes is in flight until committed."""
+def advance(state: SchedulerState, works: Iterable[Work]) -> None:
+    """A step's work was sent to the engine; what it completes is in flight until committed.
+
+    Raises:
+        UnknownRequestError: a request was never added, or has ended.
+    """
+    requests, leading = state.requests, state.inflight.leading
+    offline_computed = offline_served = 0
+    for request_id, tokens, admitted, hit_tokens, _ in works:
+        request = requests.get(request_id) or state.get(request_id)
+        if admitted:
+            _admitted(state, request, hit_tokens)
+        computed = request.computed_tokens = request.computed_tokens + tokens
+        if request_id in leading:
+            state.inflight.advance(request)
+        if not request.is_online:
+            offline_computed += tokens
+            # What is computed again after a preemption was served before.
+            if computed > request.served_tokens:
+                offline_served += computed - request.served_tokens
+                request.served_tokens = computed
+        if computed == request.prompt_tokens + request.output_tokens:
+            request.output_tokens += 1  # in flight until committed
+    state.counters.offline_computed_tokens += offline_computed
+    state.counters.offline_served_tokens += offline_served
+
+
+def _admitted(state: SchedulerState, request: Request, hit_tokens: int) -> None:
     counters = state.counters
-    if work.admitted:
-        first = request.preemptions == 0
-        if first:
-            request.hit_tokens = work.hit_tokens
-        admit(state, request, work.hit_tokens)
-        if first and request.is_online:
-            counters.online_hit_tokens += work.hit_tokens
-            counters.online_prompt_tokens += request.prompt_tokens
-        elif first:
-            counters.offline_hit_tokens += work.hit_tokens
-            counters.offline_prompt_tokens += request.prompt_tokens
-    computed = request.computed_tokens = request.computed_tokens + work.tokens
-    if request.id in state.inflight.leading:
-        state.inflight.advance(request)
-    if not request.is_online:
-        counters.offline_computed_tokens += work.tokens
-        # What is computed again after a preemption was served before.
-        served = computed - request.served_tokens
-        if served > 0:
-            counters.offline_served_tokens += served
-            request.served_tokens = computed
-    if computed == request.prompt_tokens + request.output_tokens:
-        request.output_tokens += 1  # in flight until committed
+    first = request.preemptions == 0
+    if first:
+        request.hit_tokens = hit_tokens
+    admit(state, request, hit_tokens)
+    if first and request.is_online:
+        counters.online_hit_tokens += hit_tokens
+        counters.online_prompt_tokens += request.prompt_tokens
+    elif first:
+        counters.offline_hit_tokens += hit_tokens
+        counters.offline_prompt_tokens += request.prompt_tokens
 
 
 def admit(state: SchedulerState, request: Request, computed_tokens: int) -> None:

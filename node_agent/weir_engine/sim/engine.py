@@ -5,6 +5,7 @@ It obeys; a plan that does not fit raises. No decision belongs here.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,18 +38,45 @@ class Running:
     served_tokens: int = 0
 
 
+class StepTokens(NamedTuple):
+    """Tokens of a step by class; offline's ``served`` count once, computed or found in the cache.
+
+    ``offline_decoded`` are those computed one at a time.
+    """
+
+    online: int
+    offline_computed: int
+    offline_served: int
+    offline_decoded: int
+
+
+_Share = tuple[Running, Request, int, int]
+"""A request in a step: its tokens, and those computed before."""
+
+
+class _Batch(NamedTuple):
+    """What the engine computes in a step, and who gets something from it."""
+
+    parts: list[Part]
+    online: list[Part]
+    yields: list[RequestId]
+    filled: list[Request]
+    tokens: StepTokens
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Executed:
     """What a plan takes and yields: ``yields`` get a token when the step ends.
 
     ``on_cpu`` get one too, from the CPU lane; ``refused`` were turned away. The step fills the last
-    token of a block for those in ``filled``.
+    token of a block for those in ``filled``. ``tokens`` is what it computes.
     """
 
     seconds: float
     online_s: float
     yields: tuple[RequestId, ...]
     filled: tuple[Request, ...]
+    tokens: StepTokens
     on_cpu: tuple[RequestId, ...] = ()
     refused: tuple[Running, ...] = ()
 
@@ -117,51 +145,88 @@ class SimEngine:
             CapacityError: the plan takes more blocks than are free.
         """
         refused = tuple(self._known.pop(request_id) for request_id in plan.refused)
-        self._leave(plan)
-        size = self.kv.block_size_tokens
+        if plan.preempt or plan.recall:
+            self._leave(plan)
+        shares, slots = self._take(plan)
+        batch = self._batch_of(shares)
+        self._batch = frozenset([work[0] for work in plan.work])
+        step_s, online_s = self._times(batch.parts, batch.online)
+        seconds = self._swap.iteration_s(step_s, self._copied_out + slots)
+        on_cpu: tuple[RequestId, ...] = ()
+        if self._lane is not None and plan.piggyback:
+            tokens = sum(part.tokens for part in batch.parts)
+            seconds += self._lane.piggyback_s(tokens, plan.piggyback)
+            on_cpu = self._lane.advance(plan.piggyback, plan.now_s, seconds)
+            for request_id in on_cpu:  # each has a token that it did not have before
+                self._known[request_id].served_tokens += 1
+        return Executed(
+            seconds=seconds,
+            online_s=online_s,
+            yields=tuple(batch.yields),
+            filled=tuple(batch.filled),
+            tokens=batch.tokens,
+            on_cpu=on_cpu,
+            refused=refused,
+        )
+
+    def _take(self, plan: StepPlan) -> tuple[list[_Share], int]:
+        """Blocks for the plan's work; its shares, and the slots that were copied back for them."""
+        kv, known, size = self.kv, self._known, self.kv.block_size_tokens
         restore = frozenset(plan.restore)
-        slots = self._copied_out
+        shares: list[_Share] = []
+        slots = 0
+        for request_id, tokens, admitted, hit_tokens, _ in plan.work:
+            running = known[request_id]
+            request = running.request
+            if restore and request_id in restore:
+                slots += kv.restore(request)
+            computed = hit_tokens if admitted else request.computed_tokens
+            if admitted:
+                hit = PrefixHit(tokens=hit_tokens, free_blocks=0)
+                kv.allocate(request, new_tokens=tokens, hit=hit)
+            elif tokens > 1 or computed % size == 0:  # else the token goes into its last block
+                kv.allocate(request, new_tokens=tokens)
+            shares.append((running, request, tokens, computed))
+        return shares, slots
+
+    def _batch_of(self, shares: list[_Share]) -> _Batch:
+        """What the shares come to.
+
+        Raises:
+            InvariantError: one goes beyond what its request knows.
+        """
+        size, before = self.kv.block_size_tokens, self._batch
         parts: list[Part] = []
         online: list[Part] = []
         yields: list[RequestId] = []
         filled: list[Request] = []
-        known, batch = self._known, self._batch
-        for request_id, tokens, admitted, hit_tokens, _ in plan.work:  # the hot loop of a run
-            request = known[request_id].request
-            if admitted:
-                hit = PrefixHit(tokens=hit_tokens, free_blocks=0)
-                self.kv.allocate(request, new_tokens=tokens, hit=hit)
-                computed = hit_tokens
-            else:
-                slots += self.kv.restore(request) if request_id in restore else 0
-                computed = request.computed_tokens
-                if tokens > 1 or computed % size == 0:  # else the token goes into its last block
-                    self.kv.allocate(request, new_tokens=tokens)
-            part = _part(Part, (tokens, computed, request_id not in batch))
+        online_tokens = computed_tokens = served_tokens = decoded = 0
+        for running, request, tokens, computed in shares:  # the hot loop of a run
+            part = _part(Part, (tokens, computed, request.id not in before))
             parts.append(part)
-            if request.is_online:
-                online.append(part)
             end = computed + tokens
-            left = request.prompt_tokens + request.output_tokens - end
-            if left <= 0:
-                yields.append(_whole(request, end))
             if tokens > 1 or end % size == 0:
                 filled.append(request)
-        self._batch = frozenset([work[0] for work in plan.work])
-        step_s, online_s = self._times(parts, online)
-        seconds = self._swap.iteration_s(step_s, slots)
-        on_cpu: tuple[RequestId, ...] = ()
-        if self._lane is not None and plan.piggyback:
-            seconds += self._lane.piggyback_s(sum(part.tokens for part in parts), plan.piggyback)
-            on_cpu = self._lane.advance(plan.piggyback, plan.now_s, seconds)
-        return Executed(
-            seconds=seconds,
-            online_s=online_s,
-            yields=tuple(yields),
-            filled=tuple(filled),
-            on_cpu=on_cpu,
-            refused=refused,
-        )
+            left = request.prompt_tokens + request.output_tokens - end
+            if left == 0:
+                yields.append(request.id)
+            elif left < 0:
+                raise InvariantError(
+                    f"request {request.id} knows {request.known_tokens} tokens, planned to {end}"
+                )
+            if request.is_online:
+                online.append(part)
+                online_tokens += tokens
+                continue
+            computed_tokens += tokens
+            decoded += tokens == 1
+            # A token counts once, in the step that first has it, computed or found in the cache.
+            gained = end - running.served_tokens
+            if gained > 0:
+                served_tokens += gained
+                running.served_tokens = end
+        counts = StepTokens(online_tokens, computed_tokens, served_tokens, decoded)
+        return _Batch(parts, online, yields, filled, counts)
 
     def _times(self, parts: list[Part], online: list[Part]) -> tuple[float, float]:
         """Seconds of the step, and of its online part beyond an empty step."""
@@ -203,8 +268,9 @@ class SimEngine:
             request, tokens_s = running.request, running.tokens_s
             tokens_s.append(ended_s)
             full = (request.prompt_tokens + request.output_tokens) // size
-            if full > len(request.block_hashes):
-                request.block_hashes.extend(running.hashes[len(request.block_hashes) : full])
+            hashes = request.block_hashes
+            if full > len(hashes):
+                hashes.extend(running.hashes[len(hashes) : full])
             if len(tokens_s) == running.output_tokens:
                 self.kv.free(request_id)
                 if self._lane is not None:
@@ -212,16 +278,3 @@ class SimEngine:
                 del self._known[request_id]
                 ended.append(running)
         return ended
-
-
-def _whole(request: Request, end: int) -> RequestId:
-    """The id of a request that has all its tokens computed at ``end``.
-
-    Raises:
-        InvariantError: it knows fewer.
-    """
-    if end > request.known_tokens:
-        raise InvariantError(
-            f"request {request.id} knows {request.known_tokens} tokens, planned to {end}"
-        )
-    return request.id

@@ -195,23 +195,7 @@ class Simulation:
             self._end(running)
 
     def _record(self, plan: StepPlan, executed: Executed, ended_s: float) -> None:
-        online = computed = served = decoded = 0
-        known = self._engine.known
-        for request_id, tokens, _, _, _ in plan.work:
-            running = known[request_id]
-            request = running.request
-            if request.is_online:
-                online += tokens
-                continue
-            computed += tokens
-            decoded += tokens == 1
-            # A token counts once, in the step that first has it, computed or found in the cache.
-            gained = request.computed_tokens - running.served_tokens
-            if gained > 0:
-                served += gained
-                running.served_tokens += gained
-        for request_id in executed.on_cpu:  # each has a token that it did not have before
-            known[request_id].served_tokens += 1
+        online, computed, served, decoded = executed.tokens
         on_cpu = len(executed.on_cpu)
         self._preemptions += sum(not preemption.to_cpu for preemption in plan.preempt)
         self._steps.append(

@@ -51,9 +51,11 @@ class Interference:
 
 def batch_of(parts: Sequence[Part]) -> StepBatch:
     """The counts of a step. A part of one token is a decode: it reads its whole context."""
-    prefills = [(n, done) for n, done, _ in parts if n != 1]
     held = [done for n, done, _ in parts if n == 1]
     decodes = len(held)
+    prefills = []
+    if decodes < len(parts):
+        prefills = [(n, done) for n, done, _ in parts if n != 1]
     if not decodes:
         return StepBatch(sum(n for n, _ in prefills), prefills, 0, 0, 0, 0)
     tokens = decodes + sum(n for n, _ in prefills)

@@ -15,7 +15,7 @@ _TILE_TOKENS = 64
 
 def line(xs: Sequence[float], ys: Sequence[float], x: float) -> float:
     """Linear interpolation in increasing ``xs``; beyond the last pair its slope goes on."""
-    i = min(max(bisect_right(xs, x) - 1, 0), len(xs) - 2)
+    i = bisect_right(xs, x, 1, len(xs) - 1) - 1
     return ys[i] + (ys[i + 1] - ys[i]) * max(x - xs[i], 0.0) / (xs[i + 1] - xs[i])
 
 
@@ -128,7 +128,7 @@ class DecodeTable:
         if context_tokens > longest:
             return self.us(sequences * context_tokens / longest, longest)
         counts = self._counts
-        i = min(max(bisect_right(counts, sequences) - 1, 0), len(counts) - 1)
+        i = bisect_right(counts, sequences, 1) - 1
         low = line(self._contexts, self._rows[i], context_tokens)
         if counts[i] == sequences:
             return low
@@ -188,6 +188,12 @@ class SkewTable:
     shares: Sequence[float]
     pure: Mapping[int, Sequence[float]]
     mixed: Mapping[int, Sequence[float]]
+    _pure_sequences: Sequence[int] = field(init=False, repr=False)
+    _mixed_sequences: Sequence[int] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_pure_sequences", tuple(self.pure))
+        object.__setattr__(self, "_mixed_sequences", tuple(self.mixed))
 
     @classmethod
     def of(cls, table: SkewData) -> "SkewTable":
@@ -203,7 +209,7 @@ class SkewTable:
         """For ``sequences`` whose mean is ``share`` of the way from the shortest to the longest."""
         rows = self.mixed if with_prefill else self.pure
         column = max(bisect_right(self.shares, share) - 1, 0)
-        measured = list(rows)
+        measured = self._mixed_sequences if with_prefill else self._pure_sequences
         above = bisect_left(measured, sequences)
         nearest = measured[min(above, len(measured) - 1)]
         if above and sequences - measured[above - 1] <= abs(nearest - sequences):

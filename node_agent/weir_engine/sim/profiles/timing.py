@@ -125,17 +125,18 @@ class KernelTiming:
     def step(self, batch: StepBatch) -> StepTime:
         """The time of a step."""
         tokens = max(batch.tokens, 1)
+        sequences = len(batch.prefills) + batch.decodes
         prefill_us, decode_us, attention_std_us = self.attention.us(batch)
         dense_us = self.dense.layer.us(tokens)
         layers = self.layers * 1e-6
         dense_std_us = self.dense.layer_std.us(tokens)
         return StepTime(
-            self.fixed_s + self.request_s * batch.sequences,
+            self.fixed_s + self.request_s * sequences,
             dense_us * layers + self.dense.embedding.time.us(tokens) * 1e-6,
             self.dense.layer.values[0] * layers,
             prefill_us * layers,
             decode_us * layers,
-            self.head.us(max(batch.sequences, 1)) * 1e-6,
+            self.head.us(max(sequences, 1)) * 1e-6,
             self.links.us(tokens, self.layers) * 1e-6,
             sqrt(dense_std_us * dense_std_us + attention_std_us * attention_std_us) * layers,
         )
