@@ -3,12 +3,11 @@
 Shapes are sums over the step's requests, so that adding a request is a few additions.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class StepShape:
-    """What a step computes, summed over its requests.
+class StepShape(NamedTuple):
+    """What a step computes, summed over its requests. A tuple, because a plan makes dozens.
 
     ``prefill_tokens`` S_p: tokens computed by requests that prefill. ``prefill_history``: sum over
     them of n * (p + n / 2), n new tokens on p computed ones (attention work, in token pairs).

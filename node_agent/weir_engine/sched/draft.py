@@ -144,24 +144,25 @@ class StepDraft:
         if offline:
             self.offline_blocks += blocks
 
-    def add_decodes(self, requests: Sequence[Request], *, reason: str) -> None:
-        """One token each of requests that decode."""
+    def add_decodes(
+        self, requests: Sequence[Request], computed_tokens: Sequence[int], *, reason: str
+    ) -> None:
+        """One token each of requests that decode, on top of those computed of each."""
         if not requests:
             return
         count = len(requests)
         self._shape = None
         self.decode_requests += count
-        contexts = [request.computed_tokens for request in requests]
-        self.decode_context += sum(contexts) + count
-        self.decode_longest = max(self.decode_longest, max(contexts) + 1)
+        self.decode_context += sum(computed_tokens) + count
+        self.decode_longest = max(self.decode_longest, max(computed_tokens) + 1)
         self.tokens_left -= count
         # Without the named tuple's keyword handling: a step makes hundreds.
         self.work += [_tuple(Work, (request.id, 1, False, 0, reason)) for request in requests]
 
-    def decode_blocks(self, requests: Sequence[Request]) -> int:
-        """Blocks that one more token of each of them takes."""
+    def decode_blocks(self, computed_tokens: Sequence[int]) -> int:
+        """Blocks that one more token on top of each of these takes."""
         size = self.block_size_tokens
-        return [request.computed_tokens % size for request in requests].count(0)
+        return [computed % size for computed in computed_tokens].count(0)
 
     def add_prefill(self, work: Work, computed_tokens: int) -> None:
         """Some tokens of a request that prefills, on top of those computed."""

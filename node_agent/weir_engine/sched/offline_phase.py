@@ -85,9 +85,7 @@ class OfflinePhase:
             return False
         shape = draft.shape.with_prefill(left, 0)
         prompt_s = self._model.predict(shape)
-        full_s = self._model.predict(
-            _with_decodes(shape, [request.computed_tokens + 1 for request in decoding])
-        )
+        full_s = self._model.predict(_with_decodes(shape, [r.computed_tokens for r in decoding]))
         each_s = (prompt_s - self._model.predict(draft.shape)) / left
         dear = _DEAR_DECODE if self._state.lane is None else 1.0
         return full_s > limit_s and full_s - prompt_s > dear * each_s * count
@@ -97,9 +95,13 @@ class OfflinePhase:
         prefilling: list[Request] = []
         landing = self._state.lane.landing if self._state.lane else ()
         for request in running:
-            if request.output_tokens >= request.max_output_tokens or request.id in landing:
+            output = request.output_tokens
+            if output >= request.max_output_tokens or (landing and request.id in landing):
                 continue  # its last token is in flight, or its KV
-            (decoding if request.is_decoding else prefilling).append(request)
+            if output and request.prompt_tokens + output - request.computed_tokens == 1:
+                decoding.append(request)
+            else:
+                prefilling.append(request)
         return decoding, prefilling
 
     def _decodes(
@@ -116,17 +118,20 @@ class OfflinePhase:
         if not must_move and held_until:
             decoding = [r for r in decoding if held_until.get(r.id, 0) <= step]
         decoding = decoding[: max(draft.tokens_left, 0)]
-        count = self._fitting(draft.shape, decoding, limit_s)
+        computed = [request.computed_tokens for request in decoding]
+        count = self._fitting(draft.shape, computed, limit_s)
         if must_move and decoding and not draft.work:
             count = max(count, 1)
         fitting = decoding[:count]
-        blocks = draft.decode_blocks(fitting)
+        computed = computed[:count]
+        blocks = draft.decode_blocks(computed)
         if not self._may_grow(draft, policy, blocks):
             # As many as there are blocks for, the oldest first; those within a block go on.
             fitting = self._growing(draft, policy, fitting)
-            blocks = draft.decode_blocks(fitting)
+            computed = [request.computed_tokens for request in fitting]
+            blocks = draft.decode_blocks(computed)
         draft.take_blocks(blocks, offline=True)
-        draft.add_decodes(fitting, reason="offline-decode")
+        draft.add_decodes(fitting, computed, reason="offline-decode")
         return len(fitting) < count
 
     def _growing(self, draft: StepDraft, policy: Policy, fitting: list[Request]) -> list[Request]:
@@ -139,13 +144,13 @@ class OfflinePhase:
                 kept.append(request)
         return kept
 
-    def _fitting(self, shape: StepShape, decoding: list[Request], limit_s: float) -> int:
-        contexts = [request.computed_tokens + 1 for request in decoding]
+    def _fitting(self, shape: StepShape, computed_tokens: list[int], limit_s: float) -> int:
+        """How many decodes on top of so many tokens each fit, from the first on."""
 
         def predicted_s(count: int) -> float:
-            return self._model.predict(_with_decodes(shape, contexts[:count]))
+            return self._model.predict(_with_decodes(shape, computed_tokens[:count]))
 
-        low, high = 0, len(decoding)
+        low, high = 0, len(computed_tokens)
         if high and predicted_s(high) <= limit_s:
             return high
         while low < high:
@@ -267,7 +272,10 @@ class OfflinePhase:
         size = draft.block_size_tokens
         growth = 0
         for request in running:
-            growth += -(-_end_tokens(request) // size) - -(-request.computed_tokens // size)
+            output = request.output_tokens + 1
+            expected = request.expected_output_tokens or request.max_output_tokens
+            end = request.prompt_tokens + max(expected, output)
+            growth += -(-end // size) - -(-request.computed_tokens // size)
         return growth
 
     def _growth_blocks(self, draft: StepDraft, request: Request) -> int:
@@ -304,15 +312,18 @@ class OfflinePhase:
         draft.drop(last, self._state.kv.releasable_blocks(last.id), reason="offline-needs-room")
 
 
-def _with_decodes(shape: StepShape, contexts: list[int]) -> StepShape:
-    """The shape with decodes over these contexts in it too."""
+def _with_decodes(shape: StepShape, computed_tokens: list[int]) -> StepShape:
+    """The shape with decodes on top of so many tokens each in it too."""
+    count = len(computed_tokens)
+    if not count:
+        return shape
     return StepShape(
         shape.prefill_tokens,
         shape.prefill_history,
         shape.prefill_requests,
-        shape.decode_requests + len(contexts),
-        shape.decode_context + sum(contexts),
-        max(shape.decode_longest, max(contexts, default=0)),
+        shape.decode_requests + count,
+        shape.decode_context + sum(computed_tokens) + count,
+        max(shape.decode_longest, max(computed_tokens) + 1),
     )
 
 

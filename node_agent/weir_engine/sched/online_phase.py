@@ -59,9 +59,13 @@ class OnlinePhase:
         decoding: list[Request] = []
         prefilling: list[Request] = []
         for request in self._state.running_online.values():
-            if request.output_tokens >= request.max_output_tokens:
+            output = request.output_tokens
+            if output >= request.max_output_tokens:
                 continue  # its last token is in flight
-            (decoding if request.is_decoding else prefilling).append(request)
+            if output and request.prompt_tokens + output - request.computed_tokens == 1:
+                decoding.append(request)
+            else:
+                prefilling.append(request)
         self._decodes(draft, decoding)
         load = self._load(draft, decoding, prefilling, now_s)
         if prefilling or self._state.waiting_online:
@@ -138,10 +142,11 @@ class OnlinePhase:
         return [request for request in waiting if request.id not in draft.refused]
 
     def _decodes(self, draft: StepDraft, decoding: list[Request]) -> None:
-        blocks = draft.decode_blocks(decoding)
+        computed = [request.computed_tokens for request in decoding]
+        blocks = draft.decode_blocks(computed)
         if blocks <= draft.blocks_left and len(decoding) <= draft.tokens_left:
             draft.take_blocks(blocks, offline=False)
-            draft.add_decodes(decoding, reason="online-decode")
+            draft.add_decodes(decoding, computed, reason="online-decode")
             return
         for request in decoding:
             self._decode(draft, request)
@@ -153,7 +158,7 @@ class OnlinePhase:
         if blocks > draft.blocks_left and not self._make_room(draft, request, blocks):
             return
         draft.take_blocks(blocks, offline=False)
-        draft.add_decodes([request], reason="online-decode")
+        draft.add_decodes([request], [request.computed_tokens], reason="online-decode")
 
     def _prefill(
         self, draft: StepDraft, running: list[Request], load: OnlineLoad, now_s: float

@@ -77,7 +77,7 @@ class Settlement:
             request = requests.get(request_id)
             if request is None or not tokens:
                 continue
-            if request_id in on_cpu:
+            if on_cpu and request_id in on_cpu:
                 count_on_cpu(self._state, request, tokens)
             if request.is_online:
                 self._online_token(request, tokens, ended_s)

@@ -39,15 +39,16 @@ class AttentionModel(LinearModel):
 
     @override
     def predict(self, shape: StepShape) -> float:
-        if shape.is_empty:
+        tokens, history, prefills, decodes, context, _ = shape
+        if not (prefills or decodes):
             return 0.0
         return (
             self._constant
-            + self._prefill * shape.prefill_tokens
-            + self._history * shape.prefill_history
-            + self._prefills * shape.prefill_requests
-            + self._decodes * shape.decode_requests
-            + self._context * shape.decode_context
+            + self._prefill * tokens
+            + self._history * history
+            + self._prefills * prefills
+            + self._decodes * decodes
+            + self._context * context
         )
 
     @override
