@@ -25,6 +25,7 @@ from weir_operator.reconcile.execute import Executor
 from weir_operator.reconcile.gate import StatusGate
 from weir_operator.reconcile.observe import Observer, ObserverTerms
 from weir_operator.reconcile.reconciler import Reconciler
+from weir_operator.reconcile.requests import Requests
 from weir_operator.settings import OperatorSettings
 from weir_operator.workqueue import QueueTerms, WorkQueue
 
@@ -47,7 +48,7 @@ class Parts:
     resync: Resync
     writer: Writer
     observer: Observer
-    executor: Executor
+    requests: Requests
     progress: Progress
 
 
@@ -115,14 +116,8 @@ def assemble(settings: OperatorSettings, configuration: Configuration) -> Parts:
         interval_s=settings.status_interval_s,
         clock=clock,
     )
-    executor = Executor(
-        writer,
-        control_plane,
-        reports,
-        gate,
-        clock=clock,
-        on_reached=progress.note_reached,
-    )
+    requests = Requests(control_plane, reports, clock=clock, on_reached=progress.note_reached)
+    executor = Executor(writer, requests, reports, gate)
     reconciler = Reconciler(observer, executor, metrics=metrics)
     late.queue = queue = _queue(settings, reconciler, random)
     metrics.queue_depth.set_function(lambda: queue.depth)
@@ -141,7 +136,7 @@ def assemble(settings: OperatorSettings, configuration: Configuration) -> Parts:
         resync=Resync(api, store, namespaces=settings.namespaces, metrics=metrics),
         writer=writer,
         observer=observer,
-        executor=executor,
+        requests=requests,
         progress=progress,
     )
 

@@ -185,7 +185,7 @@ class Operator:
         await parts.resync.list_all(watched)
         parts.observer.optional_kinds = optional_kinds(watched)
         if self._synced.is_set():
-            parts.executor.forget_sent()
+            parts.requests.forget_sent()
             for key in parts.store.user_keys():
                 parts.queue.add(key)
         else:

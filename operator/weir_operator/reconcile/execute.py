@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import structlog
 
-from weir_operator.backoff import Clock
 from weir_operator.cluster.errors import (
     HTTP_CONFLICT,
     ClusterError,
@@ -16,35 +13,17 @@ from weir_operator.cluster.errors import (
 )
 from weir_operator.cluster.ownership import digest
 from weir_operator.cluster.writer import Writer
-from weir_operator.control_plane.client import (
-    BATCH_NOT_FOUND,
-    ControlPlaneClient,
-    ControlPlaneError,
-    HeardJob,
-    HeardService,
-)
 from weir_operator.control_plane.reports import ASK_AGAIN_S, ReportBook
 from weir_operator.planning.kinds import BATCH_JOB
 from weir_operator.planning.observed import Refusal
-from weir_operator.planning.types import (
-    CancelBatch,
-    ControlPlaneRequest,
-    ForgetBatch,
-    Manifest,
-    ObjectKey,
-    Plan,
-    PutBatchJob,
-    RegisterPods,
-    ReleaseService,
-)
+from weir_operator.planning.types import Manifest, ObjectKey, Plan, PutBatchJob
 from weir_operator.reconcile.gate import StatusGate
-from weir_operator.reconcile.observe import child_place, job_place
+from weir_operator.reconcile.observe import child_place, generation_of
+from weir_operator.reconcile.requests import Requests
 from weir_operator.workqueue import RetryError
 
 log = structlog.get_logger(__name__)
 
-LATER_S = 2.0
-"""Asked again after this when the control plane does not answer."""
 STALE_S = 0.5
 """Planned again after this when the object had changed: the watch brings its new version."""
 
@@ -61,34 +40,20 @@ class _Times:
             self.next_s = delay_s if self.next_s is None else min(self.next_s, delay_s)
 
 
-class Reached(Protocol):
-    """Hears of every call to the control plane whether it answered."""
-
-    def __call__(self, *, answered: bool, reason: str = "") -> None:
-        """It answered, or it did not for a reason."""
-        ...
-
-
 class Executor:
     """Carries plans out."""
 
     def __init__(
         self,
         writer: Writer,
-        client: ControlPlaneClient,
+        requests: Requests,
         reports: ReportBook,
         gate: StatusGate,
-        *,
-        clock: Clock,
-        on_reached: Reached,
     ) -> None:
         self._writer = writer
-        self._client = client
+        self._requests = requests
         self._reports = reports
         self._gate = gate
-        self._clock = clock
-        self._on_reached = on_reached
-        self._sent: dict[str, PutBatchJob] = {}
 
     async def execute(self, key: ObjectKey, owner: Manifest, plan: Plan) -> float | None:
         """Carries a plan out; after how many seconds to plan again, None: only after a change.
@@ -121,7 +86,7 @@ class Executor:
             return  # its answer is in the next plan: one status tells of both
         await self._write_status(owner, plan, times)
         for request in plan.requests:
-            await self._ask(key, owner, request, times)
+            times.within(await self._requests.ask(key, owner, request))
         if plan.finalizer is False:
             await self._writer.set_finalizer(owner, wanted=False)
 
@@ -132,7 +97,7 @@ class Executor:
         """
         submissions = [item for item in plan.requests if isinstance(item, PutBatchJob)]
         for request in submissions:
-            await self._ask(key, owner, request, times)
+            times.within(await self._requests.ask(key, owner, request))
         return any(self._reports.job(request.uid) is not None for request in submissions)
 
     async def _release(self, owner: Manifest) -> None:
@@ -140,8 +105,6 @@ class Executor:
             await self._writer.set_finalizer(owner, wanted=False)
         except ClusterError as error:
             raise RetryError(str(error)) from error
-
-    # --- the cluster -----------------------------------------------------------------------
 
     async def _apply_children(
         self, key: ObjectKey, owner: Manifest, plan: Plan, times: _Times
@@ -166,7 +129,7 @@ class Executor:
                 if not _says_no(error):
                     raise
                 refusal = Refusal(
-                    generation=_generation(owner),
+                    generation=generation_of(owner),
                     status_code=error.status or HTTP_CONFLICT,
                     code=error.reason or "Refused",
                     message=str(error),
@@ -191,100 +154,9 @@ class Executor:
         for note in plan.events:
             await self._writer.send_event(owner, note)
 
-    # --- the control plane -----------------------------------------------------------------
-
-    async def _ask(
-        self, key: ObjectKey, owner: Manifest, request: ControlPlaneRequest, times: _Times
-    ) -> None:
-        """One request, and what its answer means for the next look."""
-        place, wish = _place(key, request), digest(repr(request))  # an input may be large
-        held_s = self._reports.held_s(place, wish=wish)
-        if held_s > 0:
-            times.within(held_s)
-            return
-        try:
-            await self._call(request)
-        except ControlPlaneError as error:
-            self._on_reached(answered=not error.unreachable, reason=str(error))
-            if error.code == BATCH_NOT_FOUND:
-                times.within(0.0)
-                return
-            log.info("control_plane.refused", code=error.code, reason=str(error))
-            if error.unreachable:
-                times.within(LATER_S)
-                return
-            refusal = Refusal(
-                generation=_generation(owner),
-                status_code=error.status or 0,
-                code=error.code,
-                message=str(error),
-            )
-            if self._reports.refuse(place, refusal, wish=wish):
-                times.within(0.0)
-            times.within(ASK_AGAIN_S)
-        else:
-            self._on_reached(answered=True)
-            if self._reports.accept(place):
-                times.within(0.0)
-
-    async def _call(self, request: ControlPlaneRequest) -> None:
-        """One call, left out when its answer is known; the answer goes into the reports.
-
-        Raises:
-            ControlPlaneError: no answer, or a refusal.
-        """
-        if self._known(request):
-            return
-        asked_at_s = self._clock()
-        try:
-            heard = await self._client.perform(request)
-        except ControlPlaneError as error:
-            if error.code == BATCH_NOT_FOUND and isinstance(request, PutBatchJob):
-                self._reports.forget_job(request.uid)
-            raise
-        match heard:
-            case HeardJob():
-                self._reports.heard_job(heard, asked_at_s=asked_at_s)
-            case HeardService():
-                self._reports.heard_service(heard, asked_at_s=asked_at_s)
-            case None:
-                self._forget(request)
-        if isinstance(request, PutBatchJob):
-            self._sent[request.uid] = request
-
-    def _known(self, request: ControlPlaneRequest) -> bool:
-        """Whether the control plane is known to have exactly this already."""
-        match request:
-            case PutBatchJob():
-                sent = self._sent.get(request.uid)
-                return self._reports.job(request.uid) is not None and sent == request
-            case RegisterPods():
-                heard = self._reports.service(request.namespace, request.name)
-                return heard is not None and _registered(heard, request)
-            case _:
-                return False
-
-    def _forget(self, request: ControlPlaneRequest) -> None:
-        match request:
-            case CancelBatch() | ForgetBatch():
-                self._reports.forget_job(request.uid)
-                self._sent.pop(request.uid, None)
-            case ReleaseService():
-                self._reports.forget_service(request.namespace, request.name)
-            case _:
-                return
-
     def forget(self, key: ObjectKey) -> None:
         """The object is gone: what was refused to it counts for no namesake."""
         self._reports.forget_refusals(child_place(key))
-
-    def forget_sent(self) -> None:
-        """Everything is asked for once more."""
-        self._sent.clear()
-
-
-def _generation(owner: Manifest) -> int:
-    return int(owner["metadata"].get("generation") or 0)
 
 
 def _says_no(error: ClusterError) -> bool:
@@ -292,21 +164,3 @@ def _says_no(error: ClusterError) -> bool:
     if isinstance(error, NamespaceTerminatingError):
         return False
     return error.permanent or isinstance(error, ForbiddenError | NotFoundError)
-
-
-def _place(key: ObjectKey, request: ControlPlaneRequest) -> tuple[str, ...]:
-    match request:
-        case PutBatchJob() | CancelBatch() | ForgetBatch():
-            return (*job_place(request.uid), type(request).__name__)
-        case RegisterPods() | ReleaseService():
-            return (*child_place(key), type(request).__name__, request.name)
-
-
-def _registered(heard: HeardService, request: RegisterPods) -> bool:
-    """Whether the control plane already has exactly this registration."""
-    report = heard.report
-    return (
-        report.model == request.model
-        and report.service_account == request.service_account
-        and {pod.uid for pod in report.pods} == {pod.uid for pod in request.pods}
-    )

@@ -1,0 +1,160 @@
+"""What a plan asks of the control plane: asked once, held back for a while when it was refused."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import structlog
+
+from weir_operator.backoff import Clock
+from weir_operator.cluster.ownership import digest
+from weir_operator.control_plane.client import (
+    BATCH_NOT_FOUND,
+    ControlPlaneClient,
+    ControlPlaneError,
+    HeardJob,
+    HeardService,
+)
+from weir_operator.control_plane.reports import ASK_AGAIN_S, ReportBook
+from weir_operator.planning.observed import Refusal
+from weir_operator.planning.types import (
+    CancelBatch,
+    ControlPlaneRequest,
+    ForgetBatch,
+    Manifest,
+    ObjectKey,
+    PutBatchJob,
+    RegisterPods,
+    ReleaseService,
+)
+from weir_operator.reconcile.observe import child_place, generation_of, job_place
+
+log = structlog.get_logger(__name__)
+
+LATER_S = 2.0
+"""Asked again after this when the control plane does not answer."""
+
+
+class Reached(Protocol):
+    """Hears of every call to the control plane whether it answered."""
+
+    def __call__(self, *, answered: bool, reason: str = "") -> None:
+        """It answered, or it did not for a reason."""
+        ...
+
+
+class Requests:
+    """Asks, and puts what it hears into the reports."""
+
+    def __init__(
+        self,
+        client: ControlPlaneClient,
+        reports: ReportBook,
+        *,
+        clock: Clock,
+        on_reached: Reached,
+    ) -> None:
+        self._client = client
+        self._reports = reports
+        self._clock = clock
+        self._on_reached = on_reached
+        self._sent: dict[str, PutBatchJob] = {}
+
+    async def ask(
+        self, key: ObjectKey, owner: Manifest, request: ControlPlaneRequest
+    ) -> float | None:
+        """Asks, unless the same was refused lately; after how many seconds at most to look again.
+
+        None: the answer asks for no look.
+        """
+        place, wish = _place(key, request), digest(repr(request))  # an input may be large
+        held_s = self._reports.held_s(place, wish=wish)
+        if held_s > 0:
+            return held_s
+        try:
+            await self._call(request)
+        except ControlPlaneError as error:
+            self._on_reached(answered=not error.unreachable, reason=str(error))
+            if error.code == BATCH_NOT_FOUND:
+                return 0.0
+            log.info("control_plane.refused", code=error.code, reason=str(error))
+            if error.unreachable:
+                return LATER_S
+            refusal = Refusal(
+                generation=generation_of(owner),
+                status_code=error.status or 0,
+                code=error.code,
+                message=str(error),
+            )
+            return 0.0 if self._reports.refuse(place, refusal, wish=wish) else ASK_AGAIN_S
+        self._on_reached(answered=True)
+        return 0.0 if self._reports.accept(place) else None
+
+    async def _call(self, request: ControlPlaneRequest) -> None:
+        """One call, left out when its answer is known; the answer goes into the reports.
+
+        Raises:
+            ControlPlaneError: no answer, or a refusal.
+        """
+        if self._known(request):
+            return
+        asked_at_s = self._clock()
+        try:
+            heard = await self._client.perform(request)
+        except ControlPlaneError as error:
+            if error.code == BATCH_NOT_FOUND and isinstance(request, PutBatchJob):
+                self._reports.forget_job(request.uid)
+            raise
+        match heard:
+            case HeardJob():
+                self._reports.heard_job(heard, asked_at_s=asked_at_s)
+            case HeardService():
+                self._reports.heard_service(heard, asked_at_s=asked_at_s)
+            case None:
+                self._forget(request)
+        if isinstance(request, PutBatchJob):
+            self._sent[request.uid] = request
+
+    def _known(self, request: ControlPlaneRequest) -> bool:
+        """Whether the control plane is known to have exactly this already."""
+        match request:
+            case PutBatchJob():
+                sent = self._sent.get(request.uid)
+                return self._reports.job(request.uid) is not None and sent == request
+            case RegisterPods():
+                heard = self._reports.service(request.namespace, request.name)
+                return heard is not None and _registered(heard, request)
+            case _:
+                return False
+
+    def _forget(self, request: ControlPlaneRequest) -> None:
+        match request:
+            case CancelBatch() | ForgetBatch():
+                self._reports.forget_job(request.uid)
+                self._sent.pop(request.uid, None)
+            case ReleaseService():
+                self._reports.forget_service(request.namespace, request.name)
+            case _:
+                return
+
+    def forget_sent(self) -> None:
+        """Everything is asked for once more."""
+        self._sent.clear()
+
+
+def _place(key: ObjectKey, request: ControlPlaneRequest) -> tuple[str, ...]:
+    match request:
+        case PutBatchJob() | CancelBatch() | ForgetBatch():
+            return (*job_place(request.uid), type(request).__name__)
+        case RegisterPods() | ReleaseService():
+            return (*child_place(key), type(request).__name__, request.name)
+
+
+def _registered(heard: HeardService, request: RegisterPods) -> bool:
+    """Whether the control plane already has exactly this registration."""
+    report = heard.report
+    return (
+        report.model == request.model
+        and report.service_account == request.service_account
+        and {pod.uid for pod in report.pods} == {pod.uid for pod in request.pods}
+    )
