@@ -15,6 +15,7 @@ from weir_agent.settings import AgentSettings
 from weir_controlplane.agents import schemas
 from weir_controlplane.dispatch.bounds import MAX_RESULT_LINE_BYTES
 from weir_controlplane.dispatch.placement import OpenChunk, Room
+from weir_controlplane.dispatch.result_lines import ResultLines
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "protocol.md").read_text()
 
@@ -62,6 +63,8 @@ def fields(model: type[BaseModel]) -> set[str]:
         (wire.ResidentLine, schemas.ResidentLine),
         (wire.Room, schemas.Room),
         (wire.Model, schemas.ServedModel),
+        (wire.CommitRequest, schemas.CommitRequest),
+        (wire.CommitReply, schemas.CommitReply),
     ],
     ids=lambda model: model.__name__,
 )
@@ -130,6 +133,25 @@ def test_an_agent_reads_what_the_control_plane_answers() -> None:
     )
     read = wire.SyncReply.model_validate_json(reply.model_dump_json())
     assert read.model_dump(mode="json") == reply.model_dump(mode="json")
+
+
+def test_the_control_plane_reads_result_lines_of_an_agent() -> None:
+    good = wire.ResultLine(
+        line=1,
+        request_id="r",
+        response=wire.ResultResponse(status_code=200, request_id="q", body={"a": 1}),
+        usage=wire.Usage(input_tokens=3, output_tokens=4),
+    )
+    bad = wire.ResultLine(
+        line=2, request_id="r", error=wire.ResultError(code="too_long", message="no")
+    )
+    lines = ResultLines(expected={1, 2})
+    for item in (good, bad):
+        lines.feed(item.model_dump_json().encode() + b"\n")
+    lines.end()
+    assert (lines.completed_lines, lines.failed_lines) == (1, 1)
+    assert lines.tokens["output_tokens"] == 4
+    assert lines.ranges == [[1, 2]]
 
 
 def test_the_control_plane_takes_what_any_agent_may_send(tmp_path: Path) -> None:

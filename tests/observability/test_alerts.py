@@ -29,6 +29,11 @@ class Case:
     quiet: Mapping[str, str]
 
 
+def of_pods(metric: str, **values: str) -> Mapping[str, str]:
+    """A series of the metric for each pod."""
+    return {f'{metric}{{pod="{pod}"}}': text for pod, text in values.items()}
+
+
 CASES: Mapping[str, Case] = {
     # Kept for an hour, then missed in half of the minutes: more than 14.4% of an hour after nine.
     "WeirSLOBurnsFast": Case(
@@ -99,26 +104,17 @@ CASES: Mapping[str, Case] = {
         quiet={f"weir_engine_up{{{POD}}}": "1x5 0x2 1x20"},
     ),
     "WeirControlPlaneGone": Case(
-        fires={'weir_controlplane_requests_in_flight{pod="a"}': "0x10 stale"},
+        fires=of_pods("weir_controlplane_requests_in_flight", a="0x10 stale"),
         at="15m",
         quiet_at="12m",
         # One of two replicas is left.
-        quiet={
-            'weir_controlplane_requests_in_flight{pod="a"}': "0x10 stale",
-            'weir_controlplane_requests_in_flight{pod="b"}': "0x40",
-        },
+        quiet=of_pods("weir_controlplane_requests_in_flight", a="0x10 stale", b="0x40"),
     ),
     "WeirOperatorWithoutLeader": Case(
-        fires={
-            'weir_operator_leader{pod="weir-operator-a"}': "1x5 0x20",
-            'weir_operator_leader{pod="weir-operator-b"}': "0x25",
-        },
+        fires=of_pods("weir_operator_leader", a="1x5 0x20", b="0x25"),
         at="9m",
         quiet_at="7m",
-        quiet={
-            'weir_operator_leader{pod="weir-operator-a"}': "1x5 0x20",
-            'weir_operator_leader{pod="weir-operator-b"}': "0x5 1x20",
-        },
+        quiet=of_pods("weir_operator_leader", a="1x5 0x20", b="0x5 1x20"),
     ),
 }
 
@@ -155,7 +151,7 @@ def test_an_alert_fires_for_its_cause_and_only_after_its_time(name: str, tmp_pat
 
 
 def test_an_operator_of_which_no_replica_is_left_is_missed(tmp_path: Path) -> None:
-    series = {'weir_operator_leader{pod="weir-operator-a"}': "1x5 stale"}
+    series = of_pods("weir_operator_leader", a="1x5 stale")
     assert firing_at(series, "WeirOperatorWithoutLeader", "9m", tmp_path)
     assert not firing_at(series, "WeirOperatorWithoutLeader", "7m", tmp_path)
     assert not firing_at({"up": "1x10"}, "WeirOperatorWithoutLeader", "9m", tmp_path)
