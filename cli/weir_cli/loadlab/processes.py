@@ -1,4 +1,4 @@
-"""Server processes under test: start, wait until ready, pin to cores, processor time, stop.
+"""Server processes under test: start, wait until ready, pin to cores, stop.
 
 Linux only (`/proc`). What the servers are and how they are set up belongs to the callers.
 """
@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from weir_cli.loadlab.process_tree import cpu_s, descendants, find_descendant
 from weir_cli.loadlab.streaming import HttpError, exchange
 
 ENGINE_PROCESS = "VLLM::EngineCor"  # the kernel keeps 15 characters of a name
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class ServerError(Exception):
@@ -283,37 +283,3 @@ def pin_process(pid: int, core: int) -> None:
             os.sched_setaffinity(int(thread.name), {core})
         except ProcessLookupError:
             continue
-
-
-def cpu_s(pid: int) -> float:
-    """Processor seconds (user and system) of all threads of a process."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
-
-
-def descendants(pid: int) -> list[int]:
-    """A process and all processes under it."""
-    parents: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        parents.setdefault(int(fields[1]), []).append(int(stat.parent.name))
-    found, queue = [pid], [pid]
-    while queue:
-        children = parents.get(queue.pop(), [])
-        found.extend(children)
-        queue.extend(children)
-    return found
-
-
-def find_descendant(pid: int, name: str) -> int | None:
-    """The first descendant with that kernel name; None without one."""
-    for child in descendants(pid):
-        try:
-            if Path(f"/proc/{child}/comm").read_text().strip() == name:
-                return child
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return None

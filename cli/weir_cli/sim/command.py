@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,17 +15,14 @@ from weir_cli.console import err, out
 from weir_cli.errors import CliError, ExitStatus
 from weir_cli.sim.inputs import (
     OFFLINE_HELP,
-    SLO_HELP,
     TRACE_HELP,
-    EngineLimits,
     Load,
     Specs,
-    make_replica,
-    parse_slos,
-    read_machine,
     read_offline,
     read_trace,
 )
+from weir_cli.sim.machine import SLO_HELP, EngineLimits, make_replica, parse_slos, read_machine
+from weir_cli.sim.options import check_choice
 from weir_cli.sim.outcome import outcome, show, write_chrome, write_json, write_plots
 from weir_engine.errors import ConfigError
 from weir_engine.presets import PRESETS
@@ -87,7 +84,6 @@ def sim(  # noqa: PLR0913 - one option each
     kernels.
     """
     check_choice("--preset", preset, PRESETS)
-    check_choice("--backend", backend, ("sequential", "overlapped"))
     limits = EngineLimits(
         max_batched_tokens=max_batched_tokens,
         max_seqs=max_seqs,
@@ -159,20 +155,6 @@ def simulate(  # noqa: PLR0913 - one run, all that it depends on
             status=ExitStatus.USAGE,
         ) from error
     return fleet.results()
-
-
-def check_choice(option: str, given: str, choices: Sequence[str]) -> None:
-    """Refuses a value that is none of the choices.
-
-    Raises:
-        CliError: it is none.
-    """
-    if given not in choices:
-        raise CliError(
-            f"{option}: {given!r} is unknown",
-            remedy=f"give one of {', '.join(choices)}",
-            status=ExitStatus.USAGE,
-        )
 
 
 @contextmanager

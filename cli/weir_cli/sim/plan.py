@@ -27,18 +27,11 @@ from weir_cli.sim.command import (
     Seqs,
     Slos,
     Trace,
-    check_choice,
     simulate,
 )
-from weir_cli.sim.inputs import (
-    EngineLimits,
-    Load,
-    make_replica,
-    parse_slos,
-    read_machine,
-    read_offline,
-    read_trace,
-)
+from weir_cli.sim.inputs import Load, read_offline, read_trace
+from weir_cli.sim.machine import EngineLimits, make_replica, parse_slos, read_machine
+from weir_cli.sim.options import check_choice
 from weir_cli.sim.outcome import outcome, write_text
 from weir_engine.presets import PRESETS
 from weir_engine.sim.capacity import Trial, fewest_replicas, offline_tokens_a_day
@@ -75,7 +68,6 @@ def plan(  # noqa: PLR0913 - one option each
     trace of a day leaves nothing to scale.
     """
     check_choice("--preset", preset, PRESETS)
-    check_choice("--backend", backend, ("sequential", "overlapped"))
     slos = parse_slos(slo)
     limits = EngineLimits(
         max_batched_tokens=max_batched_tokens,

@@ -11,7 +11,7 @@ import typer
 
 from weir_cli.console import out
 from weir_cli.errors import CliError, ExitStatus
-from weir_cli.sim.inputs import read_lines
+from weir_cli.sim.options import read_lines
 from weir_cli.sim.outcome import write_text
 from weir_engine.errors import ConfigError
 from weir_engine.sim.recorded import RecordedProfile, Recording
