@@ -24,44 +24,23 @@ from weir_controlplane.agents.schemas import (
     SyncReply,
     SyncRequest,
 )
+from weir_controlplane.agents.translate import lease_of, work_of
 from weir_controlplane.dispatch.batch_view import Pod
-from weir_controlplane.dispatch.bounds import LEASE_S, RENEW_AFTER_S
+from weir_controlplane.dispatch.bounds import RENEW_AFTER_S
 from weir_controlplane.dispatch.errors import StaleIncarnationError, StaleSequenceError
 from weir_controlplane.dispatch.placement import Room
 from weir_controlplane.dispatch.settle import settle
 from weir_controlplane.dispatch.view import WorkView
-from weir_controlplane.dispatch.work import (
-    Grant,
-    LeaseRef,
-    ReportedDeath,
-    Served,
-    Settled,
-    SyncWork,
-)
+from weir_controlplane.dispatch.work import Grant, Settled
 from weir_controlplane.errors import OverloadedError
 from weir_controlplane.services import Nudge
+from weir_controlplane.store.clock import DatabaseTime
 from weir_controlplane.store.database import Database
 
 MAX_SYNCS = 256
 SETTLING = 6  # transactions of syncs at once: commits and clients need connections too
 MAX_WAITING = 12  # syncs that wait for one; beyond, new chunks are for a later sync
 CHUNKS_TOPIC = "chunks"
-
-
-class DatabaseTime:
-    """The database's clock, carried on by the monotonic one between readings. Seconds."""
-
-    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
-        self._clock_s = clock_s
-        self._offset_s = time.time() - clock_s()
-
-    def read(self, now_s: float) -> None:
-        """Takes a reading of the database's clock."""
-        self._offset_s = now_s - self._clock_s()
-
-    def now_s(self) -> float:
-        """About what the database's clock says; for plans and telemetry, never for leases."""
-        return self._clock_s() + self._offset_s
 
 
 class AgentService:
@@ -201,7 +180,9 @@ class AgentService:
     async def _settle(
         self, entry: AgentEntry, request: SyncRequest, wanted: Iterable[str]
     ) -> Settled:
-        work = _work(entry.agent_id, request, tuple(wanted), self._default_tenant)
+        work = work_of(
+            entry.agent_id, request, wanted=tuple(wanted), default_tenant=self._default_tenant
+        )
         self._waiting += 1
         try:
             async with self._settling:
@@ -228,25 +209,10 @@ class AgentService:
 
     def _leases(self, entry: AgentEntry, grants: Iterable[Grant]) -> list[Lease]:
         return [
-            Lease(
-                chunk_id=item.chunk_id,
-                attempt=item.attempt,
-                nonce=item.nonce,
-                lease_s=LEASE_S,
-                batch_id=item.batch_id,
-                tenant=item.tenant_id,
+            lease_of(
+                item,
                 service=entry.service,
-                model=item.model,
-                revision=item.revision,
-                endpoint=item.endpoint,
-                lines=item.lines,
-                bytes=item.bytes,
-                tokens=item.tokens,
-                density=item.density,
-                prefix_group=item.prefix_group,
                 remaining_lines=self.view.remaining_lines(item.batch_id),
-                deadline_s=item.deadline_s,
-                solo=item.solo,
             )
             for item in grants
         ]
@@ -260,44 +226,3 @@ class AgentService:
             for chunk_id, reason in found.items()
             if chunk_id in held
         ]
-
-
-def _work(
-    agent_id: str, request: SyncRequest, wanted: tuple[str, ...], default_tenant: str | None
-) -> SyncWork:
-    return SyncWork(
-        agent_id=agent_id,
-        boot_id=request.boot_id,
-        incarnation=request.incarnation,
-        sequence=request.sequence,
-        service=request.service,
-        models=tuple(
-            Served(name=item.name, revision=item.revision, max_model_len=item.max_model_len)
-            for item in request.models
-        ),
-        state=request.state,
-        held=tuple(
-            LeaseRef(
-                chunk_id=item.chunk_id,
-                attempt=item.attempt,
-                nonce=item.nonce,
-                lines_done=item.lines_done,
-            )
-            for item in request.chunks
-        ),
-        returned=tuple(
-            LeaseRef(chunk_id=item.chunk_id, attempt=item.attempt, nonce=item.nonce)
-            for item in request.returned
-        ),
-        deaths=tuple(
-            ReportedDeath(
-                death_id=item.death_id,
-                kind=item.kind,
-                solo=item.solo,
-                resident=tuple((line.chunk_id, line.attempt, line.line) for line in item.resident),
-            )
-            for item in request.deaths
-        ),
-        wanted=wanted,
-        default_tenant=default_tenant,
-    )
