@@ -137,8 +137,8 @@ class KvManager:
         known = self._next_evicted.get(blocks)
         if known is None:
             hashes = self._table.hashes
-            first = (hashes[block] for block in islice(self._free, blocks))
-            known = frozenset(block_hash for block_hash in first if block_hash is not None)
+            first = {hashes[block] for block in islice(self._free, blocks)}
+            known = frozenset([block_hash for block_hash in first if block_hash is not None])
             self._next_evicted[blocks] = known
         return known
 

@@ -75,7 +75,11 @@ def nonnegative(gram: Array, moment: Array, likely: NDArray[np.bool_] | None = N
     size = len(moment)
     solution = np.zeros(size)
     least = 1e-12 * float(np.abs(moment).max(initial=1e-300))
-    if likely is not None and likely.any():
+    if likely is not None and likely.all():
+        whole = np.linalg.solve(gram, moment)
+        if (whole > 0).all():
+            return np.asarray(whole, np.float64)
+    elif likely is not None and likely.any():
         solution[likely] = np.linalg.solve(gram[np.ix_(likely, likely)], moment[likely])
         rising = moment - gram @ solution > least
         if (solution[likely] > 0).all() and not (rising & ~likely).any():

@@ -11,8 +11,6 @@ from weir_engine.latency.features import StepShape
 from weir_engine.request import Request
 from weir_engine.sched.plan import Preemption, Work
 
-_tuple = tuple.__new__
-
 
 class StepDraft:
     """Sums of a step under construction.
@@ -116,6 +114,8 @@ class StepDraft:
             return hit
         evicted = kv.next_evicted(self.allocated_blocks)
         found = request.block_hashes[: hit.tokens // self.block_size_tokens]
+        if evicted.isdisjoint(found) and self.released.isdisjoint(found):
+            return hit
         for index, block_hash in enumerate(found):
             if block_hash in evicted or block_hash in self.released:
                 blocks = min(index, hit.free_blocks)
@@ -144,20 +144,17 @@ class StepDraft:
         if offline:
             self.offline_blocks += blocks
 
-    def add_decodes(
-        self, requests: Sequence[Request], computed_tokens: Sequence[int], *, reason: str
-    ) -> None:
+    def add_decodes(self, works: Sequence[Work], computed_tokens: Sequence[int]) -> None:
         """One token each of requests that decode, on top of those computed of each."""
-        if not requests:
+        if not works:
             return
-        count = len(requests)
+        count = len(works)
         self._shape = None
         self.decode_requests += count
         self.decode_context += sum(computed_tokens) + count
         self.decode_longest = max(self.decode_longest, max(computed_tokens) + 1)
         self.tokens_left -= count
-        # Without the named tuple's keyword handling: a step makes hundreds.
-        self.work += [_tuple(Work, (request.id, 1, False, 0, reason)) for request in requests]
+        self.work += works
 
     def decode_blocks(self, computed_tokens: Sequence[int]) -> int:
         """Blocks that one more token on top of each of these takes."""

@@ -7,6 +7,7 @@ the threshold is Echo's (§5.3).
 
 from itertools import chain
 from math import sqrt
+from operator import attrgetter
 
 from weir_engine.config import Policy
 from weir_engine.kv.view import PrefixHit
@@ -26,6 +27,7 @@ _CANDIDATES = 64
 _DEAR_DECODE = 10.0
 # A shorter piece of a prompt is not worth a place in the batch.
 _LEAST_CHUNK_TOKENS = 8
+_SOLO = attrgetter("solo")
 
 
 class OfflinePhase:
@@ -115,8 +117,9 @@ class OfflinePhase:
     ) -> bool:
         """Add the decodes that fit, oldest first; True when one lacked a block."""
         step, held_until = self._state.step + 1, self._state.held_until
-        if not must_move and held_until:
-            decoding = [r for r in decoding if held_until.get(r.id, 0) <= step]
+        held = {name for name, until in held_until.items() if until > step and not must_move}
+        if held:
+            decoding = [request for request in decoding if request.id not in held]
         decoding = decoding[: max(draft.tokens_left, 0)]
         computed = [request.computed_tokens for request in decoding]
         count = self._fitting(draft.shape, computed, limit_s)
@@ -131,7 +134,7 @@ class OfflinePhase:
             computed = [request.computed_tokens for request in fitting]
             blocks = draft.decode_blocks(computed)
         draft.take_blocks(blocks, offline=True)
-        draft.add_decodes(fitting, computed, reason="offline-decode")
+        draft.add_decodes([self._state.decode_work[r.id] for r in fitting], computed)
         return len(fitting) < count
 
     def _growing(self, draft: StepDraft, policy: Policy, fitting: list[Request]) -> list[Request]:
@@ -197,7 +200,7 @@ class OfflinePhase:
     ) -> None:
         if not self._slot_free(draft, policy) or draft.tokens_left < 1:
             return
-        if any(request.solo for request in running):
+        if any(map(_SOLO, running)):
             return
         growth = self._running_growth(draft, running)
         spare = self._spare_blocks(draft)
@@ -272,9 +275,10 @@ class OfflinePhase:
         size = draft.block_size_tokens
         growth = 0
         for request in running:
-            output = request.output_tokens + 1
-            expected = request.expected_output_tokens or request.max_output_tokens
-            end = request.prompt_tokens + max(expected, output)
+            outputs = request.expected_output_tokens or request.max_output_tokens
+            if outputs <= request.output_tokens:
+                outputs = request.output_tokens + 1
+            end = request.prompt_tokens + outputs
             growth += -(-end // size) - -(-request.computed_tokens // size)
         return growth
 

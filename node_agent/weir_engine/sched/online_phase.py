@@ -146,7 +146,7 @@ class OnlinePhase:
         blocks = draft.decode_blocks(computed)
         if blocks <= draft.blocks_left and len(decoding) <= draft.tokens_left:
             draft.take_blocks(blocks, offline=False)
-            draft.add_decodes(decoding, computed, reason="online-decode")
+            draft.add_decodes([self._state.decode_work[r.id] for r in decoding], computed)
             return
         for request in decoding:
             self._decode(draft, request)
@@ -158,7 +158,7 @@ class OnlinePhase:
         if blocks > draft.blocks_left and not self._make_room(draft, request, blocks):
             return
         draft.take_blocks(blocks, offline=False)
-        draft.add_decodes([request], [request.computed_tokens], reason="online-decode")
+        draft.add_decodes([self._state.decode_work[request.id]], [request.computed_tokens])
 
     def _prefill(
         self, draft: StepDraft, running: list[Request], load: OnlineLoad, now_s: float

@@ -12,6 +12,7 @@ from weir_engine.kv.view import KvView
 from weir_engine.request import Request
 from weir_engine.sched.cpu_lane import CpuLaneView
 from weir_engine.sched.inflight import InflightPrefixes
+from weir_engine.sched.plan import Work
 from weir_engine.sched.selection import OfflineOrder
 
 
@@ -40,7 +41,8 @@ class SchedulerState:
     ``running`` holds both classes in the order of admission, ``running_online`` and
     ``running_offline`` one each; ``resuming`` offline requests that were preempted, which go before
     the pool; ``held_until`` the step up to which a decode that was
-    held back stays back; ``on_cpu`` offline requests that decode on the CPU ``lane``.
+    held back stays back; ``on_cpu`` offline requests that decode on the CPU ``lane``;
+    ``decode_work`` what a plan says of each running request while it decodes, made once.
     """
 
     shape: EngineShape
@@ -57,6 +59,7 @@ class SchedulerState:
     resuming: dict[RequestId, Request] = field(default_factory=dict)
     on_cpu: dict[RequestId, Request] = field(default_factory=dict)
     held_until: dict[RequestId, int] = field(default_factory=dict)
+    decode_work: dict[RequestId, Work] = field(default_factory=dict)
     inflight: InflightPrefixes = field(init=False)
     counters: Counters = field(default_factory=Counters)
 
@@ -74,13 +77,15 @@ class SchedulerState:
         self.running[request.id] = request
         own = self.running_online if request.is_online else self.running_offline
         own[request.id] = request
+        reason = "online-decode" if request.is_online else "offline-decode"
+        self.decode_work[request.id] = Work(request_id=request.id, tokens=1, reason=reason)
         self.inflight.start(request, computed_tokens)
 
     def stop(self, request: Request) -> None:
         """A running request runs no more."""
         del self.running[request.id]
         own = self.running_online if request.is_online else self.running_offline
-        del own[request.id]
+        del own[request.id], self.decode_work[request.id]
         self.held_until.pop(request.id, None)
         self.inflight.stop(request.id)
 
