@@ -9,7 +9,7 @@ from weir_engine.sched.feedback import SlackBank, TailFeedback
 
 # Share of the SLO's own tail that planning aims at; the rest is for what no plan foresees. The
 # budget is the median whose residual stays within the threshold but for that share.
-_TAIL_SHARE = 0.5
+_TAIL_SHARE = 0.35
 # The bank must hold this many average tokens' worth of threshold for each decoder before it is
 # spent, and is spent down to a share of that: long episodes, since requests that leave and rejoin
 # the running batch cost the engine time.
