@@ -19,6 +19,7 @@ from weir_engine.kv.audit import audit
 from weir_engine.kv.block import BlockTable
 from weir_engine.kv.eviction import EvictionPolicy
 from weir_engine.kv.free_list import ClassedFreeList
+from weir_engine.kv.hits import KnownHits
 from weir_engine.kv.prefix_index import PrefixIndex
 from weir_engine.kv.references import ReferenceCounter
 from weir_engine.kv.reserve import blocks_for
@@ -73,8 +74,10 @@ class KvManager:
         self._index = PrefixIndex()
         self._waiting = ReferenceCounter(self._on_references)
         self._holdings: dict[RequestId, Holding] = {}
-        self._hits: dict[RequestId, tuple[int, PrefixHit]] = {}  # emptied by every change
-        self._next_evicted: dict[int, frozenset[BlockHash]] = {}  # likewise
+        self._hits = KnownHits(
+            self._index, self._table.references, block_size_tokens=block_size_tokens
+        )
+        self._next_evicted: dict[int, frozenset[BlockHash]] = {}  # emptied by every change
         self._hit_counts = {klass: [0, 0, 0] for klass in RequestClass}
         self._evicted_cached = 0
 
@@ -115,18 +118,7 @@ class KvManager:
 
     def hit(self, request: Request) -> PrefixHit:
         """The prefix hit that an admission now would get: at most the known tokens - 1."""
-        limit = min((request.known_tokens - 1) // self._block_size, len(request.block_hashes))
-        known = self._hits.get(request.id)
-        if known is not None and known[0] == limit:
-            return known[1]
-        found = self._index.match(request.block_hashes, limit)
-        references = self._table.references
-        hit = PrefixHit(
-            tokens=len(found) * self._block_size,
-            free_blocks=list(map(references.__getitem__, found)).count(0),
-        )
-        self._hits[request.id] = (limit, hit)
-        return hit
+        return self._hits.hit(request)
 
     def is_cached(self, block_hash: object) -> bool:
         """True when a computed block of that hash is in the cache."""
@@ -185,6 +177,7 @@ class KvManager:
 
     def forget(self, request_id: RequestId) -> None:
         """Count a waiting request no longer: it was handed back or cancelled."""
+        self._hits.forget(request_id)
         self._waiting.remove(request_id)
 
     def allocate(self, request: Request, *, new_tokens: int, hit: PrefixHit | None = None) -> int:
@@ -243,7 +236,7 @@ class KvManager:
 
         The count of a waiting request ends too. A request that holds nothing is no error.
         """
-        self._waiting.remove(request_id)
+        self.forget(request_id)
         holding = self._holdings.pop(request_id, None)
         if holding is None:
             return 0
@@ -306,7 +299,7 @@ class KvManager:
         return holding
 
     def _changed(self) -> None:
-        self._hits.clear()
+        self._hits.changed()
         self._next_evicted.clear()
 
     def _full_hashes(self, request: Request) -> Sequence[BlockHash]:
@@ -331,7 +324,7 @@ class KvManager:
             for block in found:
                 self._free.mark_online(block)
         self._table.take_all(found, online=online)
-        self._waiting.remove(request.id)
+        self.forget(request.id)
         taken = self._take_fresh(request, fresh, at=expected)
         self._holdings[request.id] = Holding(online=online, blocks=found + taken, hashed=expected)
         counts = self._hit_counts[request.klass]
@@ -354,12 +347,15 @@ class KvManager:
         """Blocks for a request, from its ``at``-th on: a layout may find them elsewhere."""
         blocks = self._free.popleft_n(count)
         hashes, drop = self._table.hashes, self._index.drop
+        evicted = []
         for block in blocks:
             block_hash = hashes[block]
             if block_hash is not None:
                 drop(block_hash, block)
                 hashes[block] = None
-                self._evicted_cached += 1
+                evicted.append(block)
+        self._hits.dropped(evicted)
+        self._evicted_cached += len(evicted)
         self._table.take_all(blocks, online=request.is_online)
         self._changed()
         return blocks

@@ -31,18 +31,19 @@ class PrefixIndex:
         """The block that holds the hash, None if it is not cached."""
         return self._blocks.get(block_hash)
 
-    def match(self, hashes: Sequence[BlockHash], limit: int) -> list[int]:
-        """Blocks of the longest cached prefix of at most ``limit`` hashes."""
+    def match(self, hashes: Sequence[BlockHash], limit: int, first: int = 0) -> list[int]:
+        """Blocks of the longest cached run of hashes from the ``first`` on, up to ``limit``."""
         get = self._blocks.get
         found: list[int] = []
-        end, peek = min(limit, len(hashes)), _FIRST_PEEK
-        while len(found) < end:  # in growing pieces: most requests find little, or nearly all
-            piece = hashes[len(found) : min(len(found) + peek, end)]
+        at, end, peek = first, min(limit, len(hashes)), _FIRST_PEEK
+        while at < end:  # in growing pieces: most requests find little, or nearly all
+            piece = hashes[at : min(at + peek, end)]
             blocks = list(map(get, piece, repeat(_ABSENT)))
             if _ABSENT in blocks:
                 found += blocks[: blocks.index(_ABSENT)]
                 break
             found += blocks
+            at += len(blocks)
             peek *= 4
         return found
 

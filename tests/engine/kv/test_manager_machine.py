@@ -178,6 +178,16 @@ class KvMachine(RuleBasedStateMachine):
     # -- invariants -------------------------------------------------------------------------
 
     @invariant()
+    def hits_are_what_the_blocks_hold(self) -> None:
+        """Asked again and again, as plans do: what is remembered from before is still true."""
+        held = self._holders(online=True) | self._holders(online=False)
+        for request in self.waiting:
+            expected = self._prefix(request)
+            hit = self.kv.hit(request)
+            assert hit.tokens == len(expected) * _BLOCK
+            assert hit.free_blocks == len([block for block in expected if block not in held])
+
+    @invariant()
     def blocks_add_up(self) -> None:
         """Design §3, rules 1 and 2, seen from the block tables."""
         online, offline = self._holders(online=True), self._holders(online=False)

@@ -1,0 +1,88 @@
+"""Prefix hits of waiting requests, kept from one question to the next.
+
+A plan asks for the same few requests step after step: what was found stays found until one of its
+blocks is evicted. Which hit a request may use is the manager's business.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from weir_engine.ids import RequestId
+from weir_engine.kv.prefix_index import PrefixIndex
+from weir_engine.kv.view import PrefixHit
+from weir_engine.request import Request
+
+_NO_HIT = PrefixHit(tokens=0, free_blocks=0)
+_MOST = 4096
+
+
+@dataclass(kw_only=True, slots=True)
+class _Found:
+    """A hit as it was at ``epoch``; no block of it had been evicted when ``drops`` blocks had."""
+
+    limit: int
+    blocks: list[int]
+    hit: PrefixHit
+    epoch: int
+    drops: int
+
+
+class KnownHits:
+    """Hits by request, brought up to date when they are asked for.
+
+    ``references`` are the references of every block; the owner says when they changed, which blocks
+    lost their hashes, and which requests wait no more.
+    """
+
+    __slots__ = ("_block_size_tokens", "_dropped", "_epoch", "_found", "_index", "_references")
+
+    def __init__(
+        self, index: PrefixIndex, references: Sequence[int], *, block_size_tokens: int
+    ) -> None:
+        self._index = index
+        self._references = references
+        self._block_size_tokens = block_size_tokens
+        self._epoch = 0
+        self._dropped: list[int] = []
+        self._found: dict[RequestId, _Found] = {}
+
+    def hit(self, request: Request) -> PrefixHit:
+        """What it would find now: at most its known tokens - 1."""
+        size = self._block_size_tokens
+        limit = min((request.known_tokens - 1) // size, len(request.block_hashes))
+        found = self._found.get(request.id)
+        if found is None or found.limit != limit or not self._holds(found):
+            found = self._remember(request.id, limit)
+        if found.epoch != self._epoch:  # what was found is there; there may be more
+            blocks = found.blocks
+            blocks += self._index.match(request.block_hashes, limit, len(blocks))
+            found.hit = PrefixHit(
+                tokens=len(blocks) * size,
+                free_blocks=list(map(self._references.__getitem__, blocks)).count(0),
+            )
+            found.epoch, found.drops = self._epoch, len(self._dropped)
+        return found.hit
+
+    def changed(self) -> None:
+        """Blocks were taken, freed or got hashes."""
+        self._epoch += 1
+
+    def dropped(self, blocks: Iterable[int]) -> None:
+        """These blocks lost their hashes."""
+        self._dropped += blocks
+
+    def forget(self, request_id: RequestId) -> None:
+        """A request waits no more; one that was never asked for is no error."""
+        self._found.pop(request_id, None)
+
+    def _holds(self, found: _Found) -> bool:
+        new = self._dropped[found.drops :]
+        return not new or set(new).isdisjoint(found.blocks)
+
+    def _remember(self, request_id: RequestId, limit: int) -> _Found:
+        if max(len(self._found), len(self._dropped)) > _MOST:
+            self._found.clear()
+            self._dropped.clear()
+        found = _Found(limit=limit, blocks=[], hit=_NO_HIT, epoch=-1, drops=len(self._dropped))
+        self._found[request_id] = found
+        return found
