@@ -18,7 +18,7 @@ _SAVINGS_SHARE = 0.3
 _MOST_SHARE = 0.4
 # Share of the tolerance that is spent on the delay that offline work causes; the rest is for what
 # it costs unseen (caches, more overlap of online requests).
-_TOLERANCE_SHARE = 0.8
+_TOLERANCE_SHARE = 0.65
 # A step shorter than this many fixed costs wastes more than it computes.
 _SHORTEST_STEPS = 2.0
 _TAIL_WINDOW = 400
