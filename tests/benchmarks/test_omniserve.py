@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.papers.omniserve import Seeds, cells_of, claims_of, notes_of
+from benchmarks.papers.omniserve_cells import cells_of
+from benchmarks.papers.omniserve_outcomes import Outcomes, Seeds
+from benchmarks.papers.omniserve_report import claims_of, notes_of
 from benchmarks.papers.omniserve_run import (
     ARMS,
     Outcome,
@@ -87,13 +89,13 @@ def made(*names: str) -> dict[str, Seeds]:
 
 def test_claims_say_what_was_not_measured_and_count_it_as_missed() -> None:
     found = made("rate-3", "tpot-0.15", "overload", "overload-admission")
-    claims = {claim.id: claim for claim in claims_of(found)}
+    claims = {claim.id: claim for claim in claims_of(Outcomes(found))}
     assert claims["omniserve/attainment-gain"].value == 1.0
     assert claims["omniserve/attainment-gain"].met is False
     assert claims["omniserve/attainment-lost"].met is True
     assert claims["omniserve/offline-gain/rtx"].value is None
     assert claims["omniserve/offline-gain/rtx"].met is False
-    first, *_ = notes_of(found)
+    first, *_ = notes_of(Outcomes(found))
     assert first.startswith("**Not measured yet:")
     assert "rtx" in first
     assert "rate-3" not in first
@@ -103,11 +105,11 @@ def test_a_ratio_to_a_baseline_that_serves_nothing_is_no_headline() -> None:
     found = made("rate-3", "tpot-0.15")
     idle = replace(GOOD, offline_s=0.1)
     found["rate-3"] = [{**seed, "neo-like": idle} for seed in found["rate-3"]]
-    claims = {claim.id: claim for claim in claims_of(found)}
+    claims = {claim.id: claim for claim in claims_of(Outcomes(found))}
     assert claims["omniserve/largest-offline-gain"].value == 1.0
 
 
 def test_with_every_cell_measured_nothing_is_outstanding() -> None:
     found = made(*(cell.name for cell in cells_of(Path())))
-    assert not any("Not measured" in note for note in notes_of(found))
-    assert all(claim.value is not None for claim in claims_of(found))
+    assert not any("Not measured" in note for note in notes_of(Outcomes(found)))
+    assert all(claim.value is not None for claim in claims_of(Outcomes(found)))
