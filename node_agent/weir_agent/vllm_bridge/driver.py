@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 import structlog
-from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.request import RequestStatus
 
 from weir_agent.vllm_bridge.arrange import Arrangement
@@ -27,12 +26,14 @@ from weir_agent.vllm_bridge.outcome import read_outcome
 from weir_agent.vllm_bridge.parking import Parking
 from weir_agent.vllm_bridge.planner import Planner, PlannerFactory
 from weir_agent.vllm_bridge.pool import eviction_of, shape_of, take_over_pool
+from weir_agent.vllm_bridge.readiness import Readiness
 from weir_agent.vllm_bridge.recorder import Recorder
 from weir_agent.vllm_bridge.step_file import StepFile
 from weir_agent.vllm_bridge.steps import StepLog, StepTiming
+from weir_agent.vllm_bridge.wanted import WantedPrefixes
 from weir_engine.config import ONLINE_ONLY, Policy
 from weir_engine.ids import RequestId
-from weir_engine.sched.plan import StepPlan, Work
+from weir_engine.sched.plan import StepPlan
 
 _log = structlog.get_logger(__name__)
 
@@ -57,8 +58,7 @@ class StepDriver:
         self._vllm = vllm
         self._clock = clock
         self._strict = settings.strict
-        self._asynchronous = asynchronous
-        self._block_size = vllm.block_size
+        self._ready = Readiness(vllm, asynchronous=asynchronous)
         self.intake = Intake(vllm, clock=clock)
         # The plan decides what is admitted; vLLM's own gate on whole prompts would second-guess it.
         vllm.scheduler_reserve_full_isl = False
@@ -70,6 +70,9 @@ class StepDriver:
             is_online=self.intake.is_online,
         )
         self.queue, self.ledger, self.kv = parts.queue, parts.ledger, parts.kv
+        self._wanted = WantedPrefixes(
+            self.kv, self.ledger.waiting, block_size_tokens=vllm.block_size
+        )
         self.step = Arrangement(vllm, self.kv, self.intake.known)
         now_s = clock()
         policy = ONLINE_ONLY if settings.policy is None else settings.policy.policy(now_s)
@@ -151,35 +154,15 @@ class StepDriver:
     def _make_plan(self, now_s: float) -> StepPlan | None:
         self._exact = True
         self._idle_s = None
-        if self._vllm._pause_state == PauseState.PAUSED_ALL:  # noqa: SLF001 - vLLM's own state
+        if self._ready.stopped:
             return None
         plan = self.planner.plan(now_s)
         self._idle_s = plan.idle_s
-        left_out = [work for work in plan.work if not self._possible(work)]
+        left_out = [work for work in plan.work if not self._ready.takes(work)]
         if left_out:
             self._exact = False
             plan = replace(plan, work=tuple(w for w in plan.work if w not in left_out))
         return plan if plan.work or plan.preempt else None
-
-    def _possible(self, work: Work) -> bool:
-        """False for work that vLLM cannot take now, whatever the plan."""
-        if work.admitted:
-            if self._vllm._pause_state != PauseState.UNPAUSED:  # noqa: SLF001 - vLLM's own state
-                return False
-            # Output of a preempted request is still in flight: it may not come back before.
-            return not self._asynchronous or not self._stale(work.request_id)
-        return not self._asynchronous or not self._done_in_flight(work.request_id)
-
-    def _stale(self, request_id: str) -> bool:
-        request = self._vllm.requests[request_id]
-        return bool(request.num_stale_output_tokens and not request.drop_stale_output)
-
-    def _done_in_flight(self, request_id: str) -> bool:
-        """True when the last token that the request may have is already being computed."""
-        request = self._vllm.requests[request_id]
-        pending = request.num_output_placeholders
-        end = min(request.num_prompt_tokens + request.max_tokens, self._vllm.max_model_len)
-        return bool(pending) and request.num_computed_tokens + 2 - pending >= end
 
     def _diverged(
         self, plan: StepPlan | None, output: Any, divergence: Divergence
@@ -194,17 +177,19 @@ class StepDriver:
 
     def _count_waiting(self, plan: StepPlan) -> None:
         for preemption in plan.preempt:
-            self._expect(preemption.request_id)
+            if (known := self.intake.known.get(preemption.request_id)) is not None:
+                self._wanted.expect(known)
         if self.step.hits:
             for work in plan.work:
                 if work.admitted:
-                    self.ledger.waiting.remove(work.request_id)
-                    self.kv.forget(work.request_id)
+                    self._wanted.forget(work.request_id)
 
     def _park(self, now_s: float) -> None:
-        if self.intake.blocked or self._vllm.grammar_compile_error_reqs:
-            return
-        if self._vllm._pause_state != PauseState.UNPAUSED:  # noqa: SLF001 - vLLM's own state
+        if (
+            self.intake.blocked
+            or self._vllm.grammar_compile_error_reqs
+            or not self._ready.admitting
+        ):
             return
         self.parking.park(
             now_s,
@@ -309,14 +294,7 @@ class StepDriver:
             **self.planner.telemetry(),
             **self.recorder.report(now_s),
             "now_s": now_s,
-            "block_size_tokens": self._block_size,
-            "total_blocks": self.kv.total_blocks,
-            "free_kv_blocks": self.kv.free_blocks,
-            "offline_kv_blocks": self.kv.offline_only_blocks,
-            "online_kv_blocks": (
-                self.kv.total_blocks - self.kv.free_blocks - self.kv.offline_only_blocks
-            ),
-            "evicted_cached_blocks": self.queue.evicted_cached,
+            **self.kv.levels(),
             "turns": self._turns,
             "divergences": self.divergences,
             "admissions_put_off": self.step.put_off,
@@ -344,16 +322,8 @@ class StepDriver:
         if request.skip_reading_prefix_cache:
             self.kv.ignore_cache(known.id)
         self.planner.add(known)
-        self._expect(known.id)
-
-    def _expect(self, request_id: RequestId) -> None:
-        """A waiting offline request wants its prefix kept."""
-        known = self.intake.known.get(request_id)
-        if known is not None and not known.is_online:
-            full = (known.known_tokens - 1) // self._block_size
-            self.ledger.waiting.add(request_id, known.block_hashes[:full])
+        self._wanted.expect(known)
 
     def _forget(self, request_id: str) -> None:
-        self.ledger.waiting.remove(RequestId(request_id))
-        self.kv.forget(RequestId(request_id))
+        self._wanted.forget(RequestId(request_id))
         self.intake.forget(request_id)

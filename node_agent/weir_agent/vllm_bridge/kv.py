@@ -71,6 +71,18 @@ class VllmKv:
         """Blocks referenced by offline requests only."""
         return self._ledger.offline_only_blocks
 
+    def levels(self) -> dict[str, int]:
+        """Blocks by use now, and what was evicted since the start, as the agent is told."""
+        free, offline = self.free_blocks, self.offline_only_blocks
+        return {
+            "block_size_tokens": self._block_size,
+            "total_blocks": self._total,
+            "free_kv_blocks": free,
+            "offline_kv_blocks": offline,
+            "online_kv_blocks": self._total - free - offline,
+            "evicted_cached_blocks": self._queue.evicted_cached,
+        }
+
     def held_blocks(self, request_id: RequestId) -> int:
         """Blocks that the request references now."""
         return len(self._table(request_id))

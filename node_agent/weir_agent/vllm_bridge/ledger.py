@@ -23,9 +23,9 @@ ContentHash = Callable[[Any], BlockHash]
 class BlockLedger:
     """References of online and offline requests on the blocks of one pool.
 
-    ``table`` has the counts. A block that an online request adopts is evicted as online's until its
-    hash is reset. ``hash_epoch`` rises whenever blocks got a hash: readers that keep prefix hits
-    compare it.
+    ``table`` has the counts, ``waiting`` those of waiting offline requests by block hash. A block
+    that an online request adopts is evicted as online's until its hash is reset. ``hash_epoch``
+    rises whenever blocks got a hash: readers that keep prefix hits compare it.
     """
 
     def __init__(
@@ -42,18 +42,13 @@ class BlockLedger:
         self._find = find
         self.content_hash = content_hash
         self._held: dict[RequestId, tuple[bool, list[int]]] = {}
-        self._waiting = ReferenceCounter(self._on_references)
+        self.waiting = ReferenceCounter(self._on_references)
         self.hash_epoch = 0
 
     @property
     def offline_only_blocks(self) -> int:
         """Blocks that are offline's alone."""
         return self.table.offline_only
-
-    @property
-    def waiting(self) -> ReferenceCounter:
-        """Counts of waiting offline requests by block hash."""
-        return self._waiting
 
     def scheduled(self, output: Any, is_online: Callable[[str], bool]) -> None:
         """Count what one of vLLM's scheduler outputs allocated."""
@@ -80,31 +75,27 @@ class BlockLedger:
                 f"admitted again with {len(block_ids)}"
             )
         self._held[request_id] = (online, list(block_ids))
-        free = self._queue.free
-        for block_id in block_ids:
-            self.table.take(block_id, online=online)
-            if online and free.label(block_id).cached:
-                free.mark_online(block_id)
+        self.table.take_all(block_ids, online=online)
+        if online:
+            free = self._queue.free
+            for block_id in block_ids:
+                if free.label(block_id).cached:
+                    free.mark_online(block_id)
 
     def grew(self, request_id: RequestId, block_ids: Sequence[int]) -> None:
         """A running request got these blocks besides those that it has."""
         online, held = self._held[request_id]
         held.extend(block_ids)
-        for block_id in block_ids:
-            self.table.take(block_id, online=online)
+        self.table.take_all(block_ids, online=online)
 
     def released(self, request_id: RequestId) -> None:
         """A request gave all its blocks back; one that holds none is no error."""
-        holding = self._held.pop(request_id, None)
-        if holding is None:
-            return
-        online, held = holding
-        for block_id in held:
-            self.table.release(block_id, online=online)
+        online, held = self._held.pop(request_id, (False, ()))
+        self.table.release_all(held, online=online)
 
     def hashed(self, blocks: Sequence[Block], *, online: bool) -> None:
         """These blocks hold a hash now, computed by a request of that class."""
-        free, waiting = self._queue.free, self._waiting
+        free, waiting = self._queue.free, self.waiting
         self.hash_epoch += 1
         for block in blocks:
             if block.block_hash is None:
