@@ -128,3 +128,19 @@ class LruEviction:
     def rank(self, label: BlockLabel) -> int:
         """The rank of a free block: 0 without a hash, else 1."""
         return 1 if label.cached else 0
+
+
+class RankedLabels(dict[tuple[bool, bool, int, bool], tuple[BlockLabel, int]]):
+    """A label with its rank, by the label's values; each is made when it is first asked for.
+
+    Blocks are relabelled by the hundred, labels are few.
+    """
+
+    def __init__(self, policy: EvictionPolicy) -> None:
+        super().__init__()
+        self._policy = policy
+
+    def __missing__(self, values: tuple[bool, bool, int, bool]) -> tuple[BlockLabel, int]:
+        label = BlockLabel(*values)
+        ranked = self[values] = (label, self._policy.rank(label))
+        return ranked

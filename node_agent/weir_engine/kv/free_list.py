@@ -7,7 +7,13 @@ a block is O(1). Who references a block and which hash it holds is the owner's b
 from collections.abc import Iterable, Iterator, Sequence
 
 from weir_engine.errors import CapacityError, InvariantError
-from weir_engine.kv.eviction import UNCACHED, BlockLabel, ClassedEviction, EvictionPolicy
+from weir_engine.kv.eviction import (
+    UNCACHED,
+    BlockLabel,
+    ClassedEviction,
+    EvictionPolicy,
+    RankedLabels,
+)
 
 _NOT_FREE = -1
 _NO_RANK = -1
@@ -28,11 +34,10 @@ class ClassedFreeList:
         "_guard_blocks",
         "_guard_rank",
         "_guarded",
-        "_known",
         "_labels",
         "_next",
-        "_policy",
         "_prev",
+        "_ranked",
         "_ranks",
         "_total",
         "_uncached_rank",
@@ -47,19 +52,18 @@ class ClassedFreeList:
         free: Iterable[int] | None = None,
         guard_blocks: int = 0,
     ) -> None:
-        self._policy: EvictionPolicy = ClassedEviction() if policy is None else policy
+        policy = ClassedEviction() if policy is None else policy
         self._total = total_blocks
         # Nodes 0 .. total-1 are blocks; node total+r is the ring head of rank r.
-        ring_heads = list(range(total_blocks, total_blocks + self._policy.ranks))
+        ring_heads = list(range(total_blocks, total_blocks + policy.ranks))
         self._next = [_NOT_FREE] * total_blocks + ring_heads
         self._prev = [_NOT_FREE] * total_blocks + ring_heads
         self._labels = [UNCACHED] * total_blocks
-        self._uncached_rank = self._policy.rank(UNCACHED)
+        self._ranked = RankedLabels(policy)
+        self._uncached_rank = policy.rank(UNCACHED)
         self._ranks = [self._uncached_rank] * total_blocks
-        self._known: dict[tuple[bool, bool, int, bool], tuple[BlockLabel, int]] = {}
         self._filled = 0  # bit r is set while rank r holds a block
-        guard_rank = self._policy.guard_rank
-        self._guard_rank = _NO_RANK if guard_rank is None else guard_rank
+        self._guard_rank = _NO_RANK if policy.guard_rank is None else policy.guard_rank
         self._guard_blocks = guard_blocks
         self._guarded = 0  # free blocks in the guard rank
         self.num_free = 0
@@ -130,7 +134,7 @@ class ClassedFreeList:
         Raises:
             InvariantError: one is free already.
         """
-        labels, ranks, known = self._labels, self._ranks, self._known
+        labels, ranks, ranked = self._labels, self._ranks, self._ranked
         after, before = self._next, self._prev
         unguarded = self._guard_rank if self._guard_blocks == 0 else _NO_RANK
         for block, wanted in zip(blocks, references, strict=True):
@@ -139,10 +143,10 @@ class ClassedFreeList:
             label: tuple[bool, bool, int, bool] = labels[block]
             if label[3] or label[2] != wanted:
                 label = (label[0], label[1], wanted, False)
-                labels[block], ranks[block] = known.get(label) or self._ranked(label)
+                labels[block], ranks[block] = ranked[label]
             if ranks[block] == unguarded:  # it would age at once
                 label = (label[0], label[1], wanted, True)
-                labels[block], ranks[block] = known.get(label) or self._ranked(label)
+                labels[block], ranks[block] = ranked[label]
             rank = ranks[block]
             head = self._total + rank
             last = before[head]
@@ -239,7 +243,7 @@ class ClassedFreeList:
         How many waiting requests want it is told when they are freed: see ``append_wanted``.
         """
         labels, ranks = self._labels, self._ranks
-        label, rank = self._ranked((True, online, 0, False))
+        label, rank = self._ranked[True, online, 0, False]
         for block in blocks:
             labels[block], ranks[block] = label, rank
 
@@ -276,10 +280,10 @@ class ClassedFreeList:
 
     def _rejuvenate(self, block: int) -> None:
         cached, online, references, _ = self._labels[block]
-        self._labels[block], self._ranks[block] = self._ranked((cached, online, references, False))
+        self._labels[block], self._ranks[block] = self._ranked[cached, online, references, False]
 
     def _relabel(self, block: int, label: tuple[bool, bool, int, bool]) -> None:
-        self._labels[block], rank = self._known.get(label) or self._ranked(label)
+        self._labels[block], rank = self._ranked[label]
         if rank == self._ranks[block]:
             return
         if self._next[block] == _NOT_FREE:
@@ -290,14 +294,6 @@ class ClassedFreeList:
         self._link(block, self._prev[self._total + rank], rank)
         if rank == self._guard_rank:
             self._age()
-
-    def _ranked(self, label: tuple[bool, bool, int, bool]) -> tuple[BlockLabel, int]:
-        """A label and its rank, made once: blocks are relabelled by the hundred, labels are few."""
-        known = self._known.get(label)
-        if known is None:
-            made = BlockLabel(*label)
-            known = self._known[label] = (made, self._policy.rank(made))
-        return known
 
     # -- links ------------------------------------------------------------------------------
 

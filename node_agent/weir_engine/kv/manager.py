@@ -23,7 +23,7 @@ from weir_engine.kv.hits import KnownHits
 from weir_engine.kv.prefix_index import PrefixIndex
 from weir_engine.kv.references import ReferenceCounter
 from weir_engine.kv.reserve import blocks_for
-from weir_engine.kv.usage import HitCounts, KvUsage
+from weir_engine.kv.usage import HitCounts, HitTally, KvUsage
 from weir_engine.kv.view import PrefixHit
 from weir_engine.request import Request
 
@@ -78,7 +78,7 @@ class KvManager:
             self._index, self._table.references, block_size_tokens=block_size_tokens
         )
         self._next_evicted: dict[int, frozenset[BlockHash]] = {}  # emptied by every change
-        self._hit_counts = {klass: [0, 0, 0] for klass in RequestClass}
+        self._hit_tally = HitTally()
         self._evicted_cached = 0
 
     # -- reading (KvView) -------------------------------------------------------------------
@@ -141,8 +141,7 @@ class KvManager:
 
     def hit_counts(self, klass: RequestClass) -> HitCounts:
         """Prefix hits of a class since the start."""
-        asked, found, resumed = self._hit_counts[klass]
-        return HitCounts(asked_tokens=asked, hit_tokens=found, resumed_tokens=resumed)
+        return self._hit_tally.of(klass)
 
     def usage(self) -> KvUsage:
         """Blocks by use now. Walks the free list: for telemetry, not for planning."""
@@ -307,12 +306,7 @@ class KvManager:
 
     def _admit(self, request: Request, new_tokens: int, hit: PrefixHit | None) -> int:
         expected = 0 if hit is None else hit.tokens // self._block_size
-        limit = min((request.known_tokens - 1) // self._block_size, expected)
-        found = self._index.match(request.block_hashes, limit) if limit > 0 else []
-        if len(found) != expected:
-            raise InvariantError(
-                f"request {request.id} was to find {expected} cached blocks and found {len(found)}"
-            )
+        found = self._cached(request, expected)
         fresh = blocks_for(expected * self._block_size + new_tokens, self._block_size) - expected
         references = self._table.references
         revived = [block for block in found if not references[block]]
@@ -327,14 +321,23 @@ class KvManager:
         self.forget(request.id)
         taken = self._take_fresh(request, fresh, at=expected)
         self._holdings[request.id] = Holding(online=online, blocks=found + taken, hashed=expected)
-        counts = self._hit_counts[request.klass]
-        if request.preemptions:
-            counts[2] += expected * self._block_size
-        else:
-            counts[0] += request.known_tokens
-            counts[1] += expected * self._block_size
+        self._hit_tally.admitted(request, expected * self._block_size)
         self._changed()
         return fresh + len(revived)
+
+    def _cached(self, request: Request, expected: int) -> list[int]:
+        """The blocks of the hit that an admission states.
+
+        Raises:
+            InvariantError: it is not there (any more).
+        """
+        limit = min((request.known_tokens - 1) // self._block_size, expected)
+        found = self._index.match(request.block_hashes, limit) if limit > 0 else []
+        if len(found) != expected:
+            raise InvariantError(
+                f"request {request.id} was to find {expected} cached blocks and found {len(found)}"
+            )
+        return found
 
     def _check_room(self, request: Request, blocks: int) -> None:
         if blocks > self._free.num_free:

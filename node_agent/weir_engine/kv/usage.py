@@ -1,6 +1,9 @@
-"""Figures about KV use for telemetry and reports. Values only."""
+"""Figures about KV use for telemetry and reports."""
 
 from dataclasses import dataclass
+
+from weir_engine.ids import RequestClass
+from weir_engine.request import Request
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,3 +34,24 @@ class KvUsage:
     online_blocks: int
     offline_only_blocks: int
     evicted_cached_blocks: int
+
+
+class HitTally:
+    """Counts prefix hits as requests are admitted."""
+
+    def __init__(self) -> None:
+        self._tokens = {klass: [0, 0, 0] for klass in RequestClass}
+
+    def admitted(self, request: Request, hit_tokens: int) -> None:
+        """A request came to run and found so many tokens."""
+        tokens = self._tokens[request.klass]
+        if request.preemptions:
+            tokens[2] += hit_tokens
+        else:
+            tokens[0] += request.known_tokens
+            tokens[1] += hit_tokens
+
+    def of(self, klass: RequestClass) -> HitCounts:
+        """The hits of a class so far."""
+        asked, hit, resumed = self._tokens[klass]
+        return HitCounts(asked_tokens=asked, hit_tokens=hit, resumed_tokens=resumed)
