@@ -10,7 +10,7 @@ from statistics import fmean
 
 from benchmarks.claims import Claim
 from benchmarks.papers.echo_run import ATTAINMENT, Outcome, Setup, Study, run_arm
-from benchmarks.papers.paper import Options, PaperResult, Table, parallel, spread
+from benchmarks.papers.paper import Options, PaperResult, Table, chosen, joined, parallel, spread
 
 Seeds = list[dict[str, Outcome]]
 """By seed, the arms that were run."""
@@ -24,18 +24,17 @@ STUDIES = (
 
 def run(options: Options) -> PaperResult:
     """The paper's set-up, its second offline set, and RTX PRO 6000."""
-    claims: list[Claim] = []
-    notes: list[str] = []
-    tables: list[Table] = []
-    for study in STUDIES[:1] if options.quick else STUDIES:
-        if options.only and study.name not in options.only:
-            continue
-        made = [_seed(study, seed, options) for seed in options.seeds[: study.seeds]]
-        seeds = [seed for seed in made if seed]
-        claims += claims_of(study, seeds)
-        notes += notes_of(study, seeds)
-        tables += [table_of(study, seeds)] * bool(seeds)
-    return PaperResult(claims=tuple(claims), notes=tuple(notes), tables=tuple(tables))
+    return joined(_run(study, options) for study in chosen(options, STUDIES))
+
+
+def _run(study: Study, options: Options) -> PaperResult:
+    made = [_seed(study, seed, options) for seed in options.seeds[: study.seeds]]
+    seeds = [seed for seed in made if seed]
+    return PaperResult(
+        claims=tuple(claims_of(study, seeds)),
+        notes=tuple(notes_of(study, seeds)),
+        tables=(table_of(study, seeds),) if seeds else (),
+    )
 
 
 def _seed(study: Study, seed: int, options: Options) -> dict[str, Outcome]:

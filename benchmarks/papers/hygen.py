@@ -15,7 +15,16 @@ from typing import Any
 from benchmarks.claims import Claim
 from benchmarks.papers.hygen_judge import ARMS, CELLS, TOLERANCES, Cell, Verdict, judge, judge_next
 from benchmarks.papers.hygen_run import Setup
-from benchmarks.papers.paper import Options, PaperResult, Table, kept, parallel, spread
+from benchmarks.papers.paper import (
+    Options,
+    PaperResult,
+    Table,
+    chosen,
+    joined,
+    kept,
+    parallel,
+    spread,
+)
 
 Rows = list[list[dict[str, Verdict]]]  # seed, cell
 
@@ -50,18 +59,17 @@ STUDIES = (
 
 def run(options: Options) -> PaperResult:
     """The paper's profile at its main rate, RTX PRO 6000 beside it, and a sweep of the rate."""
-    claims: list[Claim] = []
-    tables: list[Table] = []
-    notes: list[str] = []
-    for study in STUDIES[:1] if options.quick else STUDIES:
-        if options.only and study.name not in options.only:
-            continue
-        made = [_seed(study, seed, options) for seed in options.seeds[: study.seeds]]
-        rows = [seed for seed in made if seed[0]]
-        claims += claims_of(study, rows)
-        notes += notes_of(study, rows)
-        tables += [table_of(study, rows)] * bool(rows)
-    return PaperResult(claims=tuple(claims), notes=tuple(notes), tables=tuple(tables))
+    return joined(_run(study, options) for study in chosen(options, STUDIES))
+
+
+def _run(study: Study, options: Options) -> PaperResult:
+    made = [_seed(study, seed, options) for seed in options.seeds[: study.seeds]]
+    rows = [seed for seed in made if seed[0]]
+    return PaperResult(
+        claims=tuple(claims_of(study, rows)),
+        notes=tuple(notes_of(study, rows)),
+        tables=(table_of(study, rows),) if rows else (),
+    )
 
 
 def run_arm(cell: tuple[Options, Study, Setup, str]) -> list[dict[str, Any]] | None:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from statistics import fmean
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from benchmarks.claims import RESULTS, Claim, write_results
 
@@ -65,6 +65,34 @@ class PaperResult:
     notes: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
     more: dict[str, Any] = field(default_factory=dict)
+
+
+class Study(Protocol):
+    """A part of a paper's benchmark that ``--only`` can name."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        ...
+
+
+S = TypeVar("S", bound=Study)
+
+
+def chosen(options: Options, studies: Sequence[S]) -> list[S]:
+    """The studies to run: of a quick run the first at most."""
+    wanted = studies[:1] if options.quick else studies
+    return [study for study in wanted if not options.only or study.name in options.only]
+
+
+def joined(results: Iterable[PaperResult]) -> PaperResult:
+    """What several studies came to, as one."""
+    found = list(results)
+    return PaperResult(
+        claims=tuple(claim for result in found for claim in result.claims),
+        notes=tuple(note for result in found for note in result.notes),
+        tables=tuple(table for result in found for table in result.tables),
+    )
 
 
 def write(name: str, result: PaperResult, options: Options, folder: Path = RESULTS) -> Path:

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.papers import bros
+from benchmarks.papers.bros_report import claims_of, notes_of
 from benchmarks.papers.bros_run import SLOS, Outcome, Setup, shorter, simulate
+from benchmarks.papers.bros_studies import MAIN, MORE, STUDIES, Rates
 from benchmarks.papers.bros_workload import LONGEST_TOKENS, Sets, documents, online_of
 from tests.benchmarks.test_papers import csv_gz
 from weir_engine.config import Metric
 
-ARMS = (*bros.MAIN, *bros.MORE)
+ARMS = (*MAIN, *MORE)
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ def outcome(latency_s: float, offline_s: float, share: float) -> Outcome:
 
 
 class TestClaims:
-    def rates(self) -> bros.Rates:
+    def rates(self) -> Rates:
         arms = {
             "vLLM": outcome(0.2, 4.0, 0.1),
             "round robin": outcome(0.1, 2.0, 0.4),
@@ -104,10 +105,10 @@ class TestClaims:
             "weir, prompts alone": outcome(0.03, 3.0, 0.96),
             "weir, any memory": outcome(0.05, 4.1, 0.85),
         }
-        return {rate_s: dict(arms) for rate_s in bros.STUDIES[0].rates_s}
+        return {rate_s: dict(arms) for rate_s in STUDIES[0].rates_s}
 
     def test_headlines_compare_with_the_better_vllm_and_round_robin(self) -> None:
-        claims = {claim.id: claim for claim in bros.claims_of(bros.STUDIES[0], [self.rates()])}
+        claims = {claim.id: claim for claim in claims_of(STUDIES[0], [self.rates()])}
         assert claims["bros/latency"].value == pytest.approx(0.75)
         assert claims["bros/latency"].met is True
         assert claims["bros/offline"].value == pytest.approx(0.025)
@@ -120,15 +121,15 @@ class TestClaims:
         assert claims["weir/bros/ttft"].value == pytest.approx(0.05)
 
     def test_the_note_gives_each_rate(self) -> None:
-        note, why, reason = bros.notes_of(bros.STUDIES[0], [self.rates()])
+        note, why, reason = notes_of(STUDIES[0], [self.rates()])
         assert "8/s 75.0% at +2.5%" in note
         assert "steps of 50 ms" in why
         assert "Weir 3.90 offline requests a second at 95.0% of TTFT" in reason
         assert "as alone as others 3.00 offline requests a second at 96.0%" in reason
 
     def test_other_profiles_have_no_targets_of_the_papers(self) -> None:
-        study = bros.STUDIES[1]
+        study = STUDIES[1]
         rates = {rate_s: next(iter(self.rates().values())) for rate_s in study.rates_s}
-        claims = [c for c in bros.claims_of(study, [rates]) if c.id.startswith("bros/")]
+        claims = [c for c in claims_of(study, [rates]) if c.id.startswith("bros/")]
         assert claims
         assert all(claim.target is None for claim in claims)

@@ -1,0 +1,59 @@
+"""BROS's comparison as data: the studies, and the arms of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks.papers.ablation import ANY_MEMORY, PROMPTS_ALONE
+from benchmarks.papers.bros_run import Outcome
+
+VLLM = ("vLLM, prompts first", "vLLM, mixed steps")
+MAIN = (*VLLM, "round robin", "BROS, paged", "BROS", "weir")
+MORE = (
+    "BROS, most empty block",
+    "weir, TPOT alone",
+    PROMPTS_ALONE,
+    ANY_MEMORY,
+    "fixed priority",
+    "adaptive",
+    "aimd",
+)
+BEST_VLLM = "vLLM"
+"""Of the two arms of vLLM the one with the lower latency."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Study:
+    """One profile, some rates; at ``more_at_s`` the further arms run too."""
+
+    name: str
+    profile: str
+    rates_s: tuple[float, ...]
+    seeds: int
+    window_s: float = 60.0
+    kv_tokens: int | None = None
+    more_at_s: float | None = None
+
+    @property
+    def is_main(self) -> bool:
+        """Whether the paper's headlines are judged on it."""
+        return self is STUDIES[0]
+
+
+OPT = "a100-40gb-opt-13b-tp2"
+STUDIES = (
+    Study(name="opt-13b", profile=OPT, rates_s=(2.0, 4.0, 6.0, 8.0), seeds=2, more_at_s=8.0),
+    Study(
+        name="rtx-pro-6000",
+        profile="rtx-pro-6000-llama-3.1-8b",
+        rates_s=(6.0,),
+        seeds=2,
+        kv_tokens=58_000,
+    ),
+)
+
+Arms = dict[str, Outcome]
+"""What each arm came to, at one rate for one seed."""
+
+Rates = dict[float, Arms]
+"""By rate, for one seed."""
