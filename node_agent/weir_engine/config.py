@@ -3,7 +3,7 @@
 No decision belongs here.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from math import isfinite
 
@@ -87,7 +87,7 @@ class EngineShape:
     max_model_len_tokens: int
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:
+        for name in [each.name for each in fields(self)]:
             if getattr(self, name) < 1:
                 raise ConfigError(f"engine.{name} is {getattr(self, name)}: give 1 or more")
 

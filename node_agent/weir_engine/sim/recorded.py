@@ -5,7 +5,7 @@ Rows in, a profile out; who records them, and where files are, is the caller's.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from math import inf
 from typing import Self
 
@@ -26,7 +26,7 @@ _FEATURES = AttentionModel()
 
 
 _FORMAT = "weir-recorded-profile-2"
-_SHAPE_FIELDS = EngineShape.__slots__
+_SHAPE_FIELDS = tuple(each.name for each in fields(EngineShape))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

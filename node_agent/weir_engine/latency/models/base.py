@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from weir_engine.latency.features import StepShape
+from weir_engine.latency.features import EMPTY_SHAPE, StepShape
 
 
 class LatencyModel(Protocol):
@@ -41,7 +41,7 @@ class LatencyModel(Protocol):
         """
         ...
 
-    def decode_cost(self, context_tokens: int, shape: StepShape = ...) -> float:
+    def decode_cost(self, context_tokens: int, shape: StepShape = EMPTY_SHAPE) -> float:
         """Median seconds that one more decode adds to ``shape``, ``fixed_s`` left out."""
         ...
 

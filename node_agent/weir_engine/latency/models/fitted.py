@@ -144,21 +144,30 @@ class FittedModel(ABC):
         Raises:
             ConfigError: another model's state, or one that is not as ``state`` gives it.
         """
-        if state.get("model") != cls.name:
-            raise ConfigError(
-                f"latency profile is of model {state.get('model')!r}, not {cls.name!r}: profile "
-                "the engine again or choose that model"
-            )
-        coefficients, residuals = state.get("coefficients"), state.get("residuals", {})
-        if not isinstance(coefficients, Mapping) or not isinstance(residuals, Mapping):
-            raise ConfigError(
-                "latency profile needs 'coefficients' and 'residuals' as mappings: profile again"
-            )
-        try:
-            numbers = {str(key): float(value) for key, value in coefficients.items()}
-            ratios = {str(key): [float(r) for r in value] for key, value in residuals.items()}
-        except (TypeError, ValueError) as error:
-            raise ConfigError(
-                f"latency profile holds no numbers ({error}): profile again"
-            ) from error
-        return cls(numbers, ResidualQuantiles.from_state(ratios))
+        return cls(*saved_parts(state, cls.name))
+
+
+def saved_parts(
+    state: Mapping[str, object], name: str
+) -> tuple[dict[str, float], ResidualQuantiles]:
+    """Coefficients and residuals of a saved model of that name.
+
+    Raises:
+        ConfigError: another model's state, or one that is not as ``state`` gives it.
+    """
+    if state.get("model") != name:
+        raise ConfigError(
+            f"latency profile is of model {state.get('model')!r}, not {name!r}: profile "
+            "the engine again or choose that model"
+        )
+    coefficients, residuals = state.get("coefficients"), state.get("residuals", {})
+    if not isinstance(coefficients, Mapping) or not isinstance(residuals, Mapping):
+        raise ConfigError(
+            "latency profile needs 'coefficients' and 'residuals' as mappings: profile again"
+        )
+    try:
+        numbers = {str(key): float(value) for key, value in coefficients.items()}
+        ratios = {str(key): [float(r) for r in value] for key, value in residuals.items()}
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"latency profile holds no numbers ({error}): profile again") from error
+    return numbers, ResidualQuantiles.from_state(ratios)

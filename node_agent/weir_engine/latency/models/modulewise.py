@@ -8,7 +8,7 @@ from typing_extensions import override
 from weir_engine.errors import ConfigError
 from weir_engine.latency.features import EMPTY_SHAPE, StepShape
 from weir_engine.latency.fit import Array, fit_relative
-from weir_engine.latency.models.fitted import FittedModel
+from weir_engine.latency.models.fitted import FittedModel, saved_parts
 from weir_engine.latency.models.module_tables import (
     STRAIGHT_TABLES,
     ModuleProbe,
@@ -166,12 +166,11 @@ class ModulewiseModel(FittedModel):
     @classmethod
     @override
     def from_state(cls, state: Mapping[str, object]) -> Self:
-        made = super().from_state(state)
+        coefficients, quantiles = saved_parts(state, cls.name)
         tables = state.get("tables")
         if not isinstance(tables, Mapping):
             raise ConfigError("latency profile needs 'tables' as a mapping: profile again")
-        made._tables = ModuleTables.of(tables)  # noqa: SLF001 - of its own class
-        return made
+        return cls(coefficients, quantiles, ModuleTables.of(tables))
 
     @override
     def _fit(self, rows: Array, seconds: Array, weights: Array) -> Array:
