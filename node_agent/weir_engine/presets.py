@@ -13,6 +13,7 @@ from weir_engine.kv.bidirectional import BidirectionalKvManager
 from weir_engine.kv.eviction import ClassedEviction, EvictionPolicy, LruEviction
 from weir_engine.kv.manager import KvManager
 from weir_engine.kv.view import KvView
+from weir_engine.latency.features import EMPTY_SHAPE
 from weir_engine.latency.models import LatencyModel, create
 from weir_engine.latency.swap import SwapModel
 from weir_engine.pool.dual_scan import DualScanOrder, hint_by_lengths
@@ -76,7 +77,8 @@ class Preset:
 
 
 def _slo_budget(parts: Parts) -> StepBudget:
-    return SloBudget(parts.slos, parts.model)
+    full = EMPTY_SHAPE.with_prefill(parts.shape.max_batched_tokens, 0)
+    return SloBudget(parts.slos, parts.model, prompt_step_s=lambda: parts.model.predict(full))
 
 
 def _static_budget(parts: Parts) -> StepBudget:

@@ -4,7 +4,7 @@ Two choices fill the seat: a static limit found by profiling, and Weir's, which 
 of one account an objective.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Protocol
 
@@ -71,14 +71,23 @@ class SloBudget:
 
     Without an objective on what a step lengthens, ``longest_s`` ends it (default: twenty fixed
     costs, or the longest step that a percentile of TBT allows if that is more).
+    ``prompt_step_s`` says how long a step full of online prompts takes by now; without it a
+    percentile of TTFT bounds the whole step by what its tail can wait.
 
     Source: design §3, "How a budget becomes a step".
     """
 
     def __init__(
-        self, slos: Sequence[Slo], model: LatencyModel, *, longest_s: float | None = None
+        self,
+        slos: Sequence[Slo],
+        model: LatencyModel,
+        *,
+        longest_s: float | None = None,
+        prompt_step_s: Callable[[], float] | None = None,
     ) -> None:
-        self._accounts: dict[Slo, Account] = {slo: _account(slo, slos, model) for slo in slos}
+        self._accounts: dict[Slo, Account] = {
+            slo: _account(slo, slos, model, prompt_step_s) for slo in slos
+        }
         self._ordered = tuple(self._accounts.values())
         self._longest_s = longest_s
         self._tail_s = min(
@@ -112,9 +121,16 @@ class SloBudget:
         return tightest
 
 
-def _account(slo: Slo, slos: Sequence[Slo], model: LatencyModel) -> Account:
+def _account(
+    slo: Slo,
+    slos: Sequence[Slo],
+    model: LatencyModel,
+    prompt_step_s: Callable[[], float] | None,
+) -> Account:
     if slo.metric is Metric.TTFT:
-        return MeanTtftAccount(slo) if slo.is_mean else TailTtftAccount(slo)
+        if slo.is_mean:
+            return MeanTtftAccount(slo)
+        return TailTtftAccount(slo, prompt_step_s=prompt_step_s)
     if slo.is_mean:  # a mean TPOT is the mean TBT, weighted by request instead of by token
         return MeanTbtAccount(slo)
     if slo.metric is Metric.TBT:

@@ -2,6 +2,8 @@
 
 from bisect import insort
 from collections import deque
+from collections.abc import Callable
+from math import sqrt
 
 from weir_engine.config import Slo
 from weir_engine.sched.account import OnlineLoad, QuietAccount, StepLimit, StepTimes
@@ -23,6 +25,10 @@ _TOLERANCE_SHARE = 0.65
 _SHORTEST_STEPS = 2.0
 _TAIL_WINDOW = 400
 _SHARE_OF_TAIL = 0.5
+# Share of the tail's headroom that steps without prompts may cost it.
+_SHARE_OF_HEADROOM = 0.9
+# A burst starts somewhere within a step; a tail request waits for this share of it.
+_RESIDUAL = 0.75
 # The latency of online traffic alone is a mean over about this many requests.
 _SAMPLES = 150
 # What the mean account may save, and owe: the tolerance of so many requests.
@@ -125,21 +131,24 @@ class MeanTtftAccount(QuietAccount):
 
 
 class TailTtftAccount(QuietAccount):
-    """A percentile of TTFT: a step is no longer than what the tail request can still wait.
+    """A percentile of TTFT: a step adds no more than what the tail request can still wait.
 
     Tail requests come in bursts, where offline work already waits; what is left of its share is
-    the step in flight at the start of the burst. So the cap is the threshold less the measured
-    tail of TTFT without the offline-caused delay (or the reference where it is known), scaled by
-    feedback on the measured tail. All of that may be planned for: the burst starts somewhere within
-    the step, and waits for half of it on average. Beside prompts that have time to spare offline
-    work gets a share of that, within the same cap: the first of them must not have waited, and all
-    of them not take, so long that little is left.
+    the step in flight at the start of the burst, and the decoders that longer steps have kept. So
+    the headroom is the threshold less the measured tail of TTFT without the offline-caused delay
+    (or the reference where it is known), scaled by feedback on the measured tail, and a step
+    beside decoders takes their own time and what this headroom pays for (``tail_extra_s``). Without
+    ``prompt_step_s``, the time of a step full of prompts, and without decoders, the whole step
+    stays within the headroom. Beside prompts that have time to spare offline work gets a share of
+    that, within the same headroom: the first of them must not have waited, and all of them not
+    take, so long that little is left.
 
     Source: design, "TTFT SLO ... capped (percentile)".
     """
 
-    def __init__(self, slo: Slo) -> None:
+    def __init__(self, slo: Slo, *, prompt_step_s: Callable[[], float] | None = None) -> None:
         self._threshold_s = slo.threshold_s
+        self._prompt_step_s = prompt_step_s
         self._delay_s = 0.0
         self._quantile = slo.quantile
         self._tolerance_s = slo.tolerance_s
@@ -157,7 +166,7 @@ class TailTtftAccount(QuietAccount):
         return max(threshold_s - self._sorted[index], 0.0)
 
     def step_limit(self, load: OnlineLoad) -> StepLimit:
-        """The headroom of the tail, never less than twice the fixed cost; less beside prompts."""
+        """What the headroom pays for, no less than two fixed costs; a share beside prompts."""
         cap_s = min(self._headroom_s(), _MOST_SHARE * self._threshold_s)
         if load.prefills:
             threshold_s = self._threshold_s - self._delay_s
@@ -165,7 +174,13 @@ class TailTtftAccount(QuietAccount):
             limit_s = load.base_s + extra_s * self._feedback.factor
             return StepLimit(seconds=min(limit_s, memory_limit_s(load)), reason="ttft-prefill")
         shortest_s = _SHORTEST_STEPS * load.idle_step_s
-        limit_s = max(cap_s * self._feedback.factor, shortest_s)
+        limit_s = cap_s * self._feedback.factor
+        prompt_step_s = self._prompt_step_s() if self._prompt_step_s is not None else 0.0
+        if load.decoders and prompt_step_s > 0:
+            steps = self._threshold_s / prompt_step_s
+            headroom_s = _SHARE_OF_HEADROOM * limit_s
+            limit_s = load.base_s + tail_extra_s(load, headroom_s=headroom_s, prompt_steps=steps)
+        limit_s = max(limit_s, shortest_s)
         return StepLimit(seconds=min(limit_s, memory_limit_s(load)), reason="ttft-tail")
 
     def on_first_token(self, ttft_s: float, offline_delay_s: float) -> None:
@@ -183,3 +198,20 @@ class TailTtftAccount(QuietAccount):
     def set_client_delay(self, delay_s: float) -> None:
         """Lowers the threshold, to no less than half."""
         self._delay_s = min(max(delay_s, 0.0), self._threshold_s / 2)
+
+
+def tail_extra_s(load: OnlineLoad, *, headroom_s: float, prompt_steps: float) -> float:
+    """Seconds of offline work that a step of decodes may add, at most ``headroom_s``.
+
+    Steps longer by x seconds of offline work keep requests decoding for longer, and their decodes
+    lengthen steps once more: with the fixed cost c0 and a base of B, each step is longer by
+    x (B + x) / (c0 + x) than without offline work, x (B - c0) / (c0 + x) of it by decoders. A tail
+    request waits for a part of the first, and its own ``prompt_steps`` are each longer by the
+    second; x is where the two add up to the headroom.
+
+    Source: Weir; Little's law.
+    """
+    fixed_s, base_s = load.idle_step_s, max(load.base_s, load.idle_step_s)
+    linear_s = _RESIDUAL * base_s + prompt_steps * (base_s - fixed_s) - headroom_s
+    root_s = sqrt(linear_s**2 + 4 * _RESIDUAL * headroom_s * fixed_s)
+    return min(headroom_s, (root_s - linear_s) / (2 * _RESIDUAL))

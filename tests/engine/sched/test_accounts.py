@@ -12,7 +12,7 @@ from weir_engine.sched.account import OnlineLoad, StepTimes
 from weir_engine.sched.budget import SloBudget, StaticBudget
 from weir_engine.sched.tbt_account import MeanTbtAccount, TailTbtAccount
 from weir_engine.sched.tpot_account import TailTpotAccount
-from weir_engine.sched.ttft_account import MeanTtftAccount, TailTtftAccount
+from weir_engine.sched.ttft_account import MeanTtftAccount, TailTtftAccount, tail_extra_s
 
 
 def slo(
@@ -219,6 +219,30 @@ class TestTailTtft:
         for _ in range(3):
             account.on_first_token(1.1, offline_delay_s=0.3)
         assert account.step_limit(load()).seconds < before
+
+    def test_a_step_takes_the_decodes_own_time_and_what_the_headroom_pays_for(self) -> None:
+        tight = slo(Metric.TTFT, "p99", 1.0, reference_s=0.98)
+        account = TailTtftAccount(tight, prompt_step_s=lambda: 0.1)
+        limit = account.step_limit(load(decoders=5, earliest_token_s=0.0, base_s=0.03))
+        assert 0.03 < limit.seconds < 0.03 + 0.02
+
+    @pytest.mark.parametrize("base_s", [0.01, 0.02, 0.04])
+    def test_what_a_step_adds_costs_the_tail_its_headroom(self, base_s: float) -> None:
+        """Three quarters of a longer step, and ten prompt steps beside the decoders that it keeps."""
+        at = load(decoders=5, earliest_token_s=0.0, base_s=base_s)
+        extra_s = tail_extra_s(at, headroom_s=0.02, prompt_steps=10)
+        longer_s = extra_s * (base_s + extra_s) / (0.01 + extra_s)
+        paid_s = 0.75 * longer_s + 10 * (longer_s - extra_s)
+        assert extra_s == pytest.approx(0.02) or paid_s == pytest.approx(0.02)
+        assert paid_s < 0.0201
+
+    def test_dear_decodes_leave_less_for_offline_work(self) -> None:
+        extras_s = [
+            tail_extra_s(load(decoders=5, base_s=base_s), headroom_s=0.02, prompt_steps=10)
+            for base_s in (0.012, 0.02, 0.04)
+        ]
+        assert extras_s == sorted(extras_s, reverse=True)
+        assert min(extras_s) > 0
 
 
 class TestTailTpot:
