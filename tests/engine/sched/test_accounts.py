@@ -228,7 +228,7 @@ class TestTailTtft:
 
     @pytest.mark.parametrize("base_s", [0.01, 0.02, 0.04])
     def test_what_a_step_adds_costs_the_tail_its_headroom(self, base_s: float) -> None:
-        """Three quarters of a longer step, and ten prompt steps beside the decoders that it keeps."""
+        """Three quarters of a longer step, and ten prompt steps beside the kept decoders."""
         at = load(decoders=5, earliest_token_s=0.0, base_s=base_s)
         extra_s = tail_extra_s(at, headroom_s=0.02, prompt_steps=10)
         longer_s = extra_s * (base_s + extra_s) / (0.01 + extra_s)
