@@ -30,8 +30,9 @@ RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 def pytest_configure() -> None:
     # Python ends at once on SIGTERM: the servers that the tests started would stay behind.
     signal.signal(signal.SIGTERM, lambda _number, _frame: pytest.exit("terminated", 143))
-    # How long an example takes says how busy the machine is.
-    hypothesis.settings.register_profile("weir", deadline=None)
+    # How long an example takes, or its making, says how busy the machine is.
+    slow = [hypothesis.HealthCheck.too_slow]
+    hypothesis.settings.register_profile("weir", deadline=None, suppress_health_check=slow)
     hypothesis.settings.load_profile("weir")
 
 

@@ -1,0 +1,67 @@
+"""The agent's heartbeat with its engine, on virtual time: what counts as silence."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from tests.support.fake_engine import FakeEngine
+from tests.support.virtual_time import run_virtual
+from weir_agent.latency import OnlineLatency
+from weir_agent.metrics import AgentMetrics
+from weir_agent.pulse import PERIOD_S, EnginePulse
+
+Clock = Callable[[], float]
+
+
+@asynccontextmanager
+async def beating(engine: FakeEngine, clock: Clock) -> AsyncIterator[EnginePulse]:
+    pulse = EnginePulse(
+        engine,
+        slos=(),
+        latency=OnlineLatency(),
+        metrics=AgentMetrics(),
+        on_slots=lambda _slots: None,
+        clock=clock,
+    )
+    task = asyncio.create_task(pulse.run())
+    try:
+        yield pulse
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+def test_an_engine_that_answers_with_an_error_is_not_silent() -> None:
+    """It is not taken for hung, however long it does."""
+
+    async def main(clock: Clock) -> None:
+        engine = FakeEngine()
+
+        async def broken() -> None:
+            raise RuntimeError("the scheduler could not report")
+
+        engine.telemetry = broken  # type: ignore[method-assign,assignment]
+        async with beating(engine, clock) as pulse:
+            await asyncio.sleep(90)
+            assert clock() - pulse.answered_s <= PERIOD_S
+            assert engine.policies == []
+
+    run_virtual(main)
+
+
+def test_silence_counts_from_the_last_answer_until_the_next() -> None:
+    async def main(clock: Clock) -> None:
+        engine = FakeEngine()
+        async with beating(engine, clock) as pulse:
+            await asyncio.sleep(5)
+            assert clock() - pulse.answered_s <= PERIOD_S
+            engine.silent = True
+            await asyncio.sleep(60)
+            assert 60 - PERIOD_S <= clock() - pulse.answered_s <= 60 + PERIOD_S
+            engine.silent = False
+            await asyncio.sleep(2 * PERIOD_S)
+            assert clock() - pulse.answered_s <= PERIOD_S
+
+    run_virtual(main)
