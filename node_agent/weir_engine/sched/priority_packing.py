@@ -4,7 +4,7 @@ Reads the scheduler's state and fills a draft. Source: BROS §4.2, Algorithm 1.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
+from itertools import chain, filterfalse
 from math import inf
 
 from typing_extensions import override
@@ -92,11 +92,8 @@ class PriorityPacking(StepListener):
         running = self._state.running_online.values()
         waiting = self._state.waiting_online.values()
         # Whoever ran before is pending, blocks or not; the others wait in order of arrival.
-        pending = chain(
-            (r for r in running if r.output_tokens < r.max_output_tokens),
-            (r for r in waiting if r.preemptions),
-        )
-        return self._remaining.poll(pending, (r for r in waiting if not r.preemptions), now_s)
+        pending = chain(filter(_has_tokens_to_plan, running), filter(_ran_before, waiting))
+        return self._remaining.poll(pending, filterfalse(_ran_before, waiting), now_s)
 
     def _least_feasible(
         self, queue: Iterator[tuple[float, Request]]
@@ -331,3 +328,11 @@ class PriorityPacking(StepListener):
         shape = step.shape_with(share, without_last_online=without_last_online)
         execution_s = self._model.high(self._model.predict(shape), _GUARD)
         return self._swap.iteration_s(execution_s, step.slots + share.slots)
+
+
+def _has_tokens_to_plan(request: Request) -> bool:
+    return request.output_tokens < request.max_output_tokens  # else the last is in flight
+
+
+def _ran_before(request: Request) -> bool:
+    return request.preemptions > 0

@@ -60,12 +60,11 @@ class RemainingTime:
         Source: BROS §4.2, request pulling by queue polling (Fig. 8). Requests of one arrival go by
         their order in the queue.
         """
-        left = ((self.of(request, now_s), request) for request in pending)
-        return merge(
-            sorted(left, key=_key),
-            ((self.of(request, now_s), request) for request in waiting),
-            key=_key,
-        )
+
+        def entry(request: Request) -> tuple[float, Request]:
+            return self.of(request, now_s), request
+
+        return merge(sorted(map(entry, pending), key=_key), map(entry, waiting), key=_key)
 
 
 def _key(entry: tuple[float, Request]) -> float:
