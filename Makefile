@@ -7,7 +7,7 @@ STAMP := .venv/.weir-setup
 PYTEST_ARGS ?=
 WORKERS ?= 2
 
-.PHONY: help setup check binaries test cluster e2e coverage demo bench faults claims docs crds images lock clean
+.PHONY: help setup check binaries test cluster e2e coverage demo bench faults claims docs crds images lock compiled clean
 
 help:  ## list the commands
 	@sed -nE 's/^([a-z0-9]+):.*  ## (.*)/\1\t\2/p' Makefile | expand -t 12
@@ -67,10 +67,13 @@ crds: $(STAMP)  ## regenerate crds/ from the operator's object models
 images:  ## build the images of operator, control plane and agent (images/build.sh has the options)
 	images/build.sh
 
+compiled: $(STAMP)  ## the engine in C, for simulations and benchmarks (needs a C compiler)
+	$(BIN)/python -m scripts.compile_engine
+
 lock: $(STAMP)  ## compile requirements/*.txt from pyproject.toml
 	scripts/lock.sh
 
 clean:  ## remove everything that these commands made
 	rm -rf .venv .cache .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis \
-	    .import_linter_cache dist
+	    .import_linter_cache dist build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

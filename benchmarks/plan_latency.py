@@ -1,20 +1,25 @@
 """How long `Scheduler.plan()` takes with 256 running requests and a large pool.
 
 Real scheduler, block manager and pool; only the engine is a clock. One core, garbage collection as
-in production. `python -m benchmarks.plan_latency`
+in production; each run in a process of its own, the builds of the engine in turns (compiled where
+`make compiled` has made it). `python -m benchmarks.plan_latency`
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import shlex
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import count
+from itertools import count, product
+from typing import Any
 
 from benchmarks.claims import Claim, render, write_results
+from benchmarks.engine_builds import builds, run_in, this_build
 from weir_cli.loadlab.records import LatencyStats, latency_stats
 from weir_engine.config import EngineShape, Metric, Policy, Slo
 from weir_engine.ids import RequestClass, RequestId
@@ -148,31 +153,50 @@ def measure(pooled: int, *, steps: int, seed: int) -> LatencyStats:
     return latency_stats(engine.step() for _ in range(steps))
 
 
+def claim_of(pooled: int, build: str, runs: Sequence[dict[str, Any]]) -> Claim:
+    """The median run's P99; its median as what to compare with."""
+    p99_ms = sorted(run["p99_ms"] for run in runs)
+    p50_ms = sorted(run["p50_ms"] for run in runs)
+    suffix = "" if build == "interpreted" else f"-{build}"
+    return Claim(
+        id=f"plan/p99-{pooled}{suffix}",
+        what=f"plan() with {RUNNING} running and {pooled:,} pooled requests, P99, {build}",
+        unit="ms",
+        value=p99_ms[len(p99_ms) // 2],
+        low=p99_ms[0],
+        high=p99_ms[-1],
+        baseline=p50_ms[len(p50_ms) // 2],
+        target=TARGETS_MS[pooled],
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures both pool sizes and writes `results/plan_latency.json`."""
+    """Measures both pool sizes on each build and writes `results/plan_latency.json`."""
     parser = argparse.ArgumentParser(description="time of Scheduler.plan()")
     parser.add_argument("--steps", type=int, default=2_000)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--pooled", type=int, help="one run here; prints it as JSON")
+    parser.add_argument("--seed", type=int, default=0, help="of the run that --pooled asks for")
     given = parser.parse_args(arguments)
-    claims = []
-    for pooled, target in TARGETS_MS.items():
-        runs = [measure(pooled, steps=given.steps, seed=seed) for seed in range(given.repeats)]
-        p99_ms = sorted(1e3 * run.p99_s for run in runs)
-        p50_ms = sorted(1e3 * run.p50_s for run in runs)
-        claims.append(
-            Claim(
-                id=f"plan/p99-{pooled}",
-                what=f"plan() with {RUNNING} running and {pooled:,} pooled requests, P99",
-                unit="ms",
-                value=p99_ms[len(p99_ms) // 2],
-                low=p99_ms[0],
-                high=p99_ms[-1],
-                baseline=p50_ms[len(p50_ms) // 2],
-                target=target,
-            )
-        )
-    command = shlex.join(["python", "-m", "benchmarks.plan_latency", *(arguments or sys.argv[1:])])
-    write_results("plan_latency", claims, command=command, seeds=list(range(given.repeats)))
+    if given.pooled:
+        took = measure(given.pooled, steps=given.steps, seed=given.seed)
+        run = {"build": this_build(), "p50_ms": 1e3 * took.p50_s, "p99_ms": 1e3 * took.p99_s}
+        print(json.dumps(run))
+        return 0
+    runs: dict[tuple[int, str], list[dict[str, Any]]] = defaultdict(list)
+    for pooled, seed, build in product(TARGETS_MS, range(given.repeats), builds()):
+        what = ["--pooled", str(pooled), "--seed", str(seed), "--steps", str(given.steps)]
+        runs[pooled, build].append(run_in(build, "benchmarks.plan_latency", what))
+    claims = [claim_of(pooled, build, each) for (pooled, build), each in runs.items()]
+    write_results(
+        "plan_latency",
+        claims,
+        command=shlex.join(
+            ["python", "-m", "benchmarks.plan_latency", *(arguments or sys.argv[1:])]
+        ),
+        seeds=list(range(given.repeats)),
+        more={"builds": list(builds())},
+    )
     print(render(claims))
     return 0
 

@@ -1,7 +1,8 @@
 """How long a simulated replica-day takes on one core, as process CPU time.
 
 Run: python -m benchmarks.sim_speed [--trace FILE] [--seconds N] [--where]. Without a trace a
-day of Poisson arrivals stands in. Writes benchmarks/results/sim_speed.json.
+day of Poisson arrivals stands in. Both builds of the engine are run where `make compiled` has made
+one, in turns, and must simulate the same. Writes benchmarks/results/sim_speed.json.
 """
 
 from __future__ import annotations
@@ -9,21 +10,26 @@ from __future__ import annotations
 import argparse
 import cProfile
 import gzip
+import hashlib
+import json
 import pstats
 import resource
 import shlex
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.claims import Claim, write_results
+from benchmarks.engine_builds import builds, run_in, this_build
 from weir_engine.config import Metric, Policy, Slo
 from weir_engine.sim.preset_run import preset_simulation
 from weir_engine.sim.profile_cost import ProfileCost
 from weir_engine.sim.profiles import load_profile
+from weir_engine.sim.records import SimResult
 from weir_engine.sim.replica import Replica
 from weir_engine.sim.traces import Cut, plain_csv
 from weir_engine.sim.workload import (
@@ -39,13 +45,22 @@ DAY_S = 86_400.0
 SLOS = (Slo(metric=Metric.TBT, statistic="p99", threshold_s=0.1),)
 
 
+WORKLOADS = ("online", "co-located")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Timed:
-    """One run: CPU seconds, steps, and what of a day was simulated."""
+    """One run: CPU seconds, steps, what of a day was simulated, and with what ``result``.
 
+    ``result`` is a digest of every step and every request, ``build`` the engine's.
+    """
+
+    build: str
     cpu_s: float
     steps: int
     simulated_s: float
+    result: str
+    peak_mib: float
 
     @property
     def day_minutes(self) -> float:
@@ -101,54 +116,102 @@ def timed(name: str, trace: Path | None, seconds: float, seed: int, *, offline: 
     started_s = time.process_time()
     result = simulation.run(until_s=seconds)
     return Timed(
-        cpu_s=time.process_time() - started_s, steps=len(result.steps), simulated_s=result.ended_s
+        build=this_build(),
+        cpu_s=time.process_time() - started_s,
+        steps=len(result.steps),
+        simulated_s=result.ended_s,
+        result=digest(result),
+        peak_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    )
+
+
+def digest(result: SimResult) -> str:
+    """The same for equal results only: all digits of all numbers of all records."""
+    lines = [repr(astuple(step)) for step in result.steps]
+    lines += [repr(astuple(request)) for request in result.online]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+class DifferentResultError(Exception):
+    """The builds of the engine do not simulate the same."""
+
+
+def in_turns(
+    workload: str, given: argparse.Namespace, seeds: Sequence[int]
+) -> dict[str, list[Timed]]:
+    """Runs by build, each seed on one build after the other.
+
+    Raises:
+        DifferentResultError: a seed's results differ between builds.
+    """
+    runs: dict[str, list[Timed]] = {build: [] for build in builds()}
+    what = ["--workload", workload, "--profile", given.profile, "--seconds", str(given.seconds)]
+    if given.trace is not None:
+        what += ["--trace", str(given.trace.resolve())]
+    for seed in seeds:
+        for build, done in runs.items():
+            arguments = [*what, "--seed", str(seed)]
+            done.append(Timed(**run_in(build, "benchmarks.sim_speed", arguments)))
+        if len({done[-1].result for done in runs.values()}) > 1:
+            raise DifferentResultError(
+                f"{workload}, seed {seed}: compiled and interpreted engine simulate differently"
+            )
+    return runs
+
+
+def claim_of(workload: str, build: str, runs: Sequence[Timed], seconds: float) -> Claim:
+    """A build's CPU minutes of a day, printed too."""
+    minutes = [run.day_minutes for run in runs]
+    each_us = 1e6 * sum(run.cpu_s for run in runs) / sum(run.steps for run in runs)
+    print(
+        f"{workload}, {build}: {np.mean(minutes):.1f} CPU minutes a replica-day, "
+        f"{runs[0].steps} steps, {each_us:.0f} us a step, {runs[0].peak_mib:.0f} MiB"
+    )
+    suffix = "" if build == "interpreted" else f"-{build}"
+    return Claim(
+        id=f"sim-speed/{workload}{suffix}",
+        what=f"CPU time of a simulated replica-day ({seconds:.0f} s of it were run), {build}",
+        unit="min",
+        value=round(float(np.mean(minutes)), 2),
+        low=round(min(minutes), 2),
+        high=round(max(minutes), 2),
+        target="<= 5",
     )
 
 
 def main() -> None:
-    """With and without offline work."""
+    """With and without offline work, on each build there is."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--profile", default="a100-80gb-llama-3.1-8b")
     parser.add_argument("--trace", type=Path, default=None, help="CSV.gz of a day, as ServeGen's")
     parser.add_argument("--seconds", type=float, default=DAY_S, help="how much of the day to run")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--where", action="store_true", help="print where the time goes")
+    parser.add_argument("--workload", choices=WORKLOADS, help="one run here; prints it as JSON")
+    parser.add_argument("--seed", type=int, default=1, help="of the run that --workload names")
     given = parser.parse_args()
-    seeds = list(range(1, given.seeds + 1))
+    if given.workload:
+        offline = given.workload == "co-located"
+        run = timed(given.profile, given.trace, given.seconds, given.seed, offline=offline)
+        print(json.dumps(asdict(run)))
+        return
     if given.where:
         profiler = cProfile.Profile()
         profiler.runcall(timed, given.profile, given.trace, given.seconds, 1, offline=True)
         pstats.Stats(profiler).sort_stats("tottime").print_stats(25)
         return
-    claims = []
-    for name, offline in (("online", False), ("co-located", True)):
-        runs = [
-            timed(given.profile, given.trace, given.seconds, seed, offline=offline)
-            for seed in seeds
-        ]
-        minutes = [run.day_minutes for run in runs]
-        each_us = 1e6 * sum(run.cpu_s for run in runs) / sum(run.steps for run in runs)
-        print(
-            f"{name}: {np.mean(minutes):.1f} CPU minutes a replica-day, "
-            f"{runs[0].steps} steps, {each_us:.0f} us a step, "
-            f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB"
-        )
-        claims.append(
-            Claim(
-                id=f"sim-speed/{name}",
-                what=f"CPU time of a simulated replica-day ({given.seconds:.0f} s of it were run)",
-                unit="min",
-                value=round(float(np.mean(minutes)), 2),
-                low=round(min(minutes), 2),
-                high=round(max(minutes), 2),
-                target="<= 5",
-            )
-        )
+    seeds = list(range(1, given.seeds + 1))
+    claims = [
+        claim_of(workload, build, runs, given.seconds)
+        for workload in WORKLOADS
+        for build, runs in in_turns(workload, given, seeds).items()
+    ]
     write_results(
         "sim_speed",
         claims,
         command=shlex.join(["python", "-m", "benchmarks.sim_speed", *sys.argv[1:]]),
         seeds=seeds,
+        more={"builds": list(builds()), "same_results": True},
     )
 
 
