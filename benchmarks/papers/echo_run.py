@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.papers.ablation import PROMPTS_ALONE, without
+from benchmarks.papers.ablation import GATHERED, PROMPTS_ALONE, without
 from benchmarks.papers.paper import Options, kept, read_rows
 from weir_engine.config import EngineShape, Metric, Policy, Slo
 from weir_engine.ids import RequestClass, RequestId
@@ -62,6 +62,7 @@ ARMS = (
     "adaptive",
     "weir",
     PROMPTS_ALONE,
+    GATHERED,
 )
 
 
@@ -81,9 +82,13 @@ class Study:
 
     @property
     def arms(self) -> tuple[str, ...]:
-        """Those that make sense: where nothing is shared, sorting changes nothing."""
-        shared = self.offline == "loogle"
-        return tuple(arm for arm in ARMS if shared or not arm.endswith("sorted"))
+        """Those that make sense.
+
+        Where nothing is shared, sorting changes nothing; few long prompts leave slots free, so
+        there is nothing to gather.
+        """
+        absent = (GATHERED,) if self.offline == "loogle" else ("BS sorted", "BS+E sorted")
+        return tuple(arm for arm in ARMS if arm not in absent)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -182,9 +187,10 @@ _PRESET_OF = {
     "Echo": "echo",
     "weir": "weir",
     PROMPTS_ALONE: "weir",
+    GATHERED: "weir",
 }
 _CHUNK = 2048
-_MANAGED = ("Echo", "weir", PROMPTS_ALONE)
+_MANAGED = ("Echo", "weir", PROMPTS_ALONE, GATHERED)
 # Tokens a step, for adaptive the least; the better one counts. The others end a step by a budget.
 _CHUNKS = {
     "BS": (256, 512),

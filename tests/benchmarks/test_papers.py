@@ -11,6 +11,7 @@ import pytest
 from benchmarks.claims import Claim, read_results
 from benchmarks.papers import echo, echo_run, hygen, hygen_judge, hygen_run
 from benchmarks.papers.__main__ import available, main
+from benchmarks.papers.ablation import GATHERED
 from benchmarks.papers.page import page
 from benchmarks.papers.paper import Options, PaperResult, Table, kept, parallel, spread, write
 from weir_engine.config import Metric
@@ -222,7 +223,10 @@ class TestEcho:
             seed=1,
         )
         assert len(echo_run.offline_of(setup)) == 20
-        assert echo_run.simulate(setup, "weir", 2048).attainment == 1.0
+        plain, gathered = (echo_run.simulate(setup, arm, 2048) for arm in ("weir", GATHERED))
+        assert plain.attainment == gathered.attainment == 1.0
+        assert plain.finished == gathered.finished == 20
+        assert gathered != plain
 
 
 def test_finished_parts_alone_need_their_folder(
