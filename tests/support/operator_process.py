@@ -89,7 +89,7 @@ class OperatorProcess:
                 start_new_session=True,
             )
         if wait:
-            wait_ready(self.process, self.ready, self.log, within_s=90)
+            wait_ready(self.process, self.ready, self.log, within_s=240)
 
     def ready(self) -> bool:
         """Whether it says that it is ready."""

@@ -168,7 +168,7 @@ def answered(uri: str) -> list[str]:
 async def test_one_batch_over_restarts_then_complete_then_gone(
     world: World, kubectl: Kubectl, namespace: str
 ) -> None:
-    kubectl.apply(llmservice(), lined(count=40, ttlSecondsAfterFinished=2))
+    kubectl.apply(llmservice(), lined(count=40))
     assert eventually(lambda: status(kubectl).get("batchID")), world.operator
     batch_id = status(kubectl)["batchID"]
     world.operator.send(signal.SIGKILL)
@@ -191,6 +191,8 @@ async def test_one_batch_over_restarts_then_complete_then_gone(
     assert done["counts"] == {"total": 40, "completed": 40, "failed": 0}
     assert answered(done["outputURI"]) == [f"l{n}" for n in range(40)]
     assert eventually(lambda: "Completed" in events(kubectl)), events(kubectl)
+    soon = '{"spec":{"ttlSecondsAfterFinished":1}}'
+    kubectl.run("patch", "batchjob", "nightly", "--type=merge", "-p", soon)
     assert eventually(lambda: is_gone(kubectl)), world.operator
     assert eventually(lambda: "nightly" not in world.jobs(namespace)), world.jobs(namespace)
 
