@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
+from benchmarks.papers.blendserve_case import Case, Outcome
 from benchmarks.papers.blendserve_cells import (
     A100,
     ARMS,
@@ -28,7 +29,7 @@ from benchmarks.papers.blendserve_report import (
     split_claims,
     split_table,
 )
-from benchmarks.papers.blendserve_run import Case, Outcome, run_arm
+from benchmarks.papers.blendserve_run import run_arm
 from benchmarks.papers.blendserve_split import SplitOutcome, splits
 from benchmarks.papers.blendserve_workload import TRACES, Lengths, mix
 from benchmarks.papers.paper import Options, PaperResult, kept, parallel

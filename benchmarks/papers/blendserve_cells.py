@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from benchmarks.papers.blendserve_run import Arm
+from benchmarks.papers.blendserve_case import Arm
 from benchmarks.papers.blendserve_workload import TRACES, Mix
 from benchmarks.papers.paper import Options
 from weir_engine.sim.profile_cost import Backend, Interference

@@ -6,6 +6,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from benchmarks.claims import Claim
+from benchmarks.papers.blendserve_case import Outcome
 from benchmarks.papers.blendserve_cells import (
     BASE,
     OURS,
@@ -17,7 +18,6 @@ from benchmarks.papers.blendserve_cells import (
     WEIR,
     Cell,
 )
-from benchmarks.papers.blendserve_run import Outcome
 from benchmarks.papers.blendserve_split import SplitOutcome
 from benchmarks.papers.blendserve_workload import TRACES, Mix
 from benchmarks.papers.paper import Table, spread

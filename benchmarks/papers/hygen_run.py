@@ -137,9 +137,21 @@ def _stock(chunk: int, shape: EngineShape, kv: KvManager, *, fixed: bool) -> Sto
 
 def run_hygen(setup: Setup, chunk: int, budget_s: float, *, judged: bool) -> Measured:
     """HyGen under a static step budget."""
+    replica = replica_of(setup, chunk)
+    return _run_preset(setup, "hygen", replica, judged=judged, budget_s=budget_s)
+
+
+def _run_preset(
+    setup: Setup,
+    preset: str,
+    replica: Replica,
+    *,
+    judged: bool = False,
+    budget_s: float | None = None,
+) -> Measured:
     result = run_preset(
-        replica_of(setup, chunk),
-        "hygen",
+        replica,
+        preset,
         online=online_of(setup, judged=judged),
         offline=offline_of(setup),
         until_s=_until_s(setup),
@@ -168,26 +180,12 @@ def run_constant(setup: Setup, chunk: int, rate_s: float, *, judged: bool) -> Me
 
 def run_sarathi_plus(setup: Setup, chunk: int) -> Measured:
     """Sarathi++: both classes, no budget."""
-    result = run_preset(
-        replica_of(setup, chunk),
-        "sarathi",
-        online=online_of(setup, judged=False),
-        offline=offline_of(setup),
-        until_s=_until_s(setup),
-    )
-    return measured(setup, result)
+    return _run_preset(setup, "sarathi", replica_of(setup, chunk))
 
 
 def run_weir(setup: Setup, slos: tuple[Slo, ...], chunk: int) -> Measured:
     """Weir with the cell's objectives."""
-    result = run_preset(
-        replica_of(setup, chunk, slos),
-        "weir",
-        online=online_of(setup, judged=False),
-        offline=offline_of(setup),
-        until_s=_until_s(setup),
-    )
-    return measured(setup, result)
+    return _run_preset(setup, "weir", replica_of(setup, chunk, slos))
 
 
 def run_adaptive(setup: Setup, slos: tuple[Slo, ...], least: int) -> Measured:

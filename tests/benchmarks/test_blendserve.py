@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from benchmarks.papers.blendserve import density_model, kernels_apart, without_host
+from benchmarks.papers.blendserve_case import Case, Outcome
 from benchmarks.papers.blendserve_cells import ARMS, KV_BYTES, Cell, cells
 from benchmarks.papers.blendserve_report import claims, not_run, notes
-from benchmarks.papers.blendserve_run import Case, Outcome, blending_pays, run_arm
+from benchmarks.papers.blendserve_run import blending_pays, run_arm
 from benchmarks.papers.blendserve_split import splits
 from benchmarks.papers.blendserve_workload import TRACES, Lengths, Mix, Source, mix
 from benchmarks.papers.paper import Options
