@@ -2,39 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from weir_cli.console import err, out
-from weir_cli.errors import CliError, ExitStatus
+from weir_cli.console import out
 from weir_cli.sim.inputs import (
     OFFLINE_HELP,
     TRACE_HELP,
     Load,
-    Specs,
     read_offline,
     read_trace,
 )
 from weir_cli.sim.machine import SLO_HELP, EngineLimits, make_replica, parse_slos, read_machine
 from weir_cli.sim.options import check_choice
 from weir_cli.sim.outcome import outcome, show, write_chrome, write_json, write_plots
-from weir_engine.errors import ConfigError
+from weir_cli.sim.runner import DRAIN_S, PresetRunner
 from weir_engine.presets import PRESETS
-from weir_engine.sim.fleet import Fleet
-from weir_engine.sim.loop import Feeder, Simulation
-from weir_engine.sim.preset_run import preset_simulation
 from weir_engine.sim.profiles import PROFILES
-from weir_engine.sim.records import SimResult
-from weir_engine.sim.replica import Replica
-
-_SLICES = 200
-DRAIN_S = 60.0  # after the last arrival, so that it can be answered
 
 Profile = Annotated[
     str,
@@ -96,10 +82,8 @@ def sim(  # noqa: PLR0913 - one option each
     batch = read_offline(offline, seed=seed, longest_tokens=longest)
     slos = parse_slos(slo)
     replica = make_replica(machine, slos, offline=bool(batch), seed=seed)
-    budget_s = None if step_budget_ms is None else step_budget_ms / 1e3
-    results = simulate(
-        replica, preset, online, batch, replicas=replicas, seconds=seconds, budget_s=budget_s
-    )
+    runner = PresetRunner.of(preset, step_budget_ms)
+    results = runner.run(replica, online, batch, replicas=replicas, seconds=seconds)
     found = outcome(results, slos, arrived=len(online), seconds=seconds + DRAIN_S)
     show(found)
     if json is not None:
@@ -109,65 +93,3 @@ def sim(  # noqa: PLR0913 - one option each
     if plots is not None:
         for path in write_plots(results, slos, plots):
             out.print(f"wrote {path}")
-
-
-def simulate(  # noqa: PLR0913 - one run, all that it depends on
-    replica: Replica,
-    preset: str,
-    online: Specs,
-    offline: Specs,
-    *,
-    replicas: int,
-    seconds: float,
-    budget_s: float | None = None,
-    title: str = "simulating",
-) -> tuple[SimResult, ...]:
-    """A fleet of one preset up to ``seconds`` of arrivals and a minute more, with a progress bar.
-
-    Raises:
-        CliError: the preset cannot run as given.
-    """
-
-    def make(number: int, feeder: Feeder) -> Simulation:
-        return preset_simulation(
-            replace(replica, seed=replica.seed + number),
-            preset,
-            offline=feeder,
-            static_budget_s=budget_s,
-        )
-
-    try:
-        fleet = Fleet(
-            make,
-            replicas=replicas,
-            online=online,
-            offline=offline,
-            window_size=replica.window_size,
-        )
-        with _bar(title) as done:
-            for i in range(1, _SLICES + 1):
-                fleet.advance((seconds + DRAIN_S) * i / _SLICES)
-                done(i)
-    except ConfigError as error:
-        raise CliError(
-            str(error),
-            remedy="presets with a static budget take --step-budget-ms",
-            status=ExitStatus.USAGE,
-        ) from error
-    return fleet.results()
-
-
-@contextmanager
-def _bar(title: str) -> Iterator[Callable[[int], None]]:
-    progress = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:.0f}%"),
-        TimeRemainingColumn(),
-        console=err,
-        transient=True,
-        disable=not err.is_terminal,
-    )
-    with progress:
-        task = progress.add_task(title, total=_SLICES)
-        yield lambda done: progress.update(task, completed=done)

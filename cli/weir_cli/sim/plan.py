@@ -14,7 +14,6 @@ from weir_cli.console import out
 from weir_cli.errors import CliError, ExitStatus
 from weir_cli.sim.command import (
     DEFAULT_PROFILE,
-    DRAIN_S,
     Backend,
     BatchedTokens,
     BudgetMs,
@@ -27,12 +26,12 @@ from weir_cli.sim.command import (
     Seqs,
     Slos,
     Trace,
-    simulate,
 )
 from weir_cli.sim.inputs import Load, read_offline, read_trace
 from weir_cli.sim.machine import EngineLimits, make_replica, parse_slos, read_machine
 from weir_cli.sim.options import check_choice
 from weir_cli.sim.outcome import outcome, write_text
+from weir_cli.sim.runner import DRAIN_S, PresetRunner
 from weir_engine.presets import PRESETS
 from weir_engine.sim.capacity import Trial, fewest_replicas, offline_tokens_a_day
 from weir_engine.sim.records import SimResult
@@ -79,20 +78,12 @@ def plan(  # noqa: PLR0913 - one option each
     load = Load(seconds=None, time_scale=1 / rate, seed=seed)
     online = read_trace(trace, load, longest_tokens=longest)
     alone = make_replica(machine, slos, offline=False, seed=seed)
-    budget_s = None if step_budget_ms is None else step_budget_ms / 1e3
+    runner = PresetRunner.of(preset, step_budget_ms)
     busiest = Cut(start_s=peak_start_s(online, window_s=peak), seconds=peak).of(online)
 
     def at_peak(replicas: int) -> Sequence[SimResult]:
-        return simulate(
-            alone,
-            preset,
-            busiest,
-            (),
-            replicas=replicas,
-            seconds=peak,
-            budget_s=budget_s,
-            title=f"peak on {replicas}",
-        )
+        title = f"peak on {replicas}"
+        return runner.run(alone, busiest, (), replicas=replicas, seconds=peak, title=title)
 
     trials = fewest_replicas(at_peak, slos, arrivals=len(busiest), most=most)
     for trial in trials:
@@ -102,16 +93,8 @@ def plan(  # noqa: PLR0913 - one option each
     day = Cut(seconds=seconds).of(online)
     shared = make_replica(machine, slos, offline=True, seed=seed)
     batch = read_offline(offline, seed=seed, longest_tokens=longest)
-    results = simulate(
-        shared,
-        preset,
-        day,
-        batch,
-        replicas=replicas,
-        seconds=seconds,
-        budget_s=budget_s,
-        title="with batch work",
-    )
+    title = "with batch work"
+    results = runner.run(shared, day, batch, replicas=replicas, seconds=seconds, title=title)
     found = outcome(results, slos, arrived=len(day), seconds=seconds + DRAIN_S)
     tokens = offline_tokens_a_day(results, seconds=seconds + DRAIN_S)
     held = all(slo.held for slo in found.slos)

@@ -1,0 +1,96 @@
+"""Simulates a fleet for `weir sim` and `weir plan`, with a progress bar."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from weir_cli.console import err
+from weir_cli.errors import CliError, ExitStatus
+from weir_cli.sim.inputs import Specs
+from weir_engine.errors import ConfigError
+from weir_engine.sim.fleet import Fleet
+from weir_engine.sim.loop import Feeder, Simulation
+from weir_engine.sim.preset_run import preset_simulation
+from weir_engine.sim.records import SimResult
+from weir_engine.sim.replica import Replica
+
+_SLICES = 200
+DRAIN_S = 60.0  # after the last arrival, so that it can be answered
+
+
+@dataclass(frozen=True, kw_only=True)
+class PresetRunner:
+    """Fleets whose every replica runs a preset; ``budget_s`` is for presets with a static one."""
+
+    preset: str
+    budget_s: float | None
+
+    @classmethod
+    def of(cls, preset: str, step_budget_ms: float | None) -> PresetRunner:
+        """What the options ask for."""
+        budget_s = None if step_budget_ms is None else step_budget_ms / 1e3
+        return cls(preset=preset, budget_s=budget_s)
+
+    def run(
+        self,
+        replica: Replica,
+        online: Specs,
+        offline: Specs,
+        *,
+        replicas: int,
+        seconds: float,
+        title: str = "simulating",
+    ) -> tuple[SimResult, ...]:
+        """A fleet, up to ``seconds`` of arrivals and a minute more.
+
+        Raises:
+            CliError: the preset cannot run as given.
+        """
+
+        def make(number: int, feeder: Feeder) -> Simulation:
+            return preset_simulation(
+                replace(replica, seed=replica.seed + number),
+                self.preset,
+                offline=feeder,
+                static_budget_s=self.budget_s,
+            )
+
+        try:
+            fleet = Fleet(
+                make,
+                replicas=replicas,
+                online=online,
+                offline=offline,
+                window_size=replica.window_size,
+            )
+            with _bar(title) as done:
+                for i in range(1, _SLICES + 1):
+                    fleet.advance((seconds + DRAIN_S) * i / _SLICES)
+                    done(i)
+        except ConfigError as error:
+            raise CliError(
+                str(error),
+                remedy="presets with a static budget take --step-budget-ms",
+                status=ExitStatus.USAGE,
+            ) from error
+        return fleet.results()
+
+
+@contextmanager
+def _bar(title: str) -> Iterator[Callable[[int], None]]:
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:.0f}%"),
+        TimeRemainingColumn(),
+        console=err,
+        transient=True,
+        disable=not err.is_terminal,
+    )
+    with progress:
+        task = progress.add_task(title, total=_SLICES)
+        yield lambda done: progress.update(task, completed=done)
