@@ -23,7 +23,6 @@ from grafana_foundation_sdk.models.dashboard import (
 )
 
 DATASOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
-WIDTH = 24
 HEIGHT = 8
 
 

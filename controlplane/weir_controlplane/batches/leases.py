@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, and_, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, and_, exists, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from weir_controlplane.batches.states import Event, State, Status, advance
@@ -12,23 +12,13 @@ from weir_controlplane.ids import new_nonce
 from weir_controlplane.services import Services
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import clock_s
-from weir_controlplane.store.models import Batch, Chunk, ChunkResult, Suspect
+from weir_controlplane.store.models import Batch, Chunk
 
 GRACE_S = 30.0  # for holders of chunks to commit what is finished, after cancel and expiry (§8.4)
 MAX_BACKOFF_S = 60.0
 _DUE_ROWS = 50
 
 _running = exists().where(Chunk.batch_id == Batch.id, Chunk.state.in_(("open", "leased")))
-_committed = (
-    select(func.coalesce(func.sum(ChunkResult.completed_lines + ChunkResult.failed_lines), 0))
-    .where(ChunkResult.batch_id == Batch.id)
-    .scalar_subquery()
-)
-_poisoned = (
-    select(func.count())
-    .where(Suspect.batch_id == Batch.id, Suspect.state == "failed")
-    .scalar_subquery()
-)
 _leased = exists().where(Chunk.batch_id == Batch.id, Chunk.state == "leased")
 
 

@@ -14,7 +14,6 @@ from weir_controlplane.errors import InvalidRequestError
 from weir_controlplane.settings import Settings
 from weir_controlplane.store.models import Batch
 
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions")
 MAX_METADATA_PAIRS = 16
 MAX_METADATA_KEY_CHARS = 64
 MAX_METADATA_VALUE_CHARS = 512

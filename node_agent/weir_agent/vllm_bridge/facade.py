@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weir_agent.engine import OfflineLine
-from weir_agent.vllm_bridge.messages import ONLINE_TAG, WEIR_KEY, RequestTag
+from weir_agent.vllm_bridge.messages import ONLINE_TAG, RequestTag
 
 ONLINE_PRIORITY, OFFLINE_PRIORITY = 0, 1
 
@@ -131,9 +131,3 @@ def offline_tag(line: OfflineLine) -> RequestTag:
             "solo": line.solo,
         }
     )
-
-
-def claimed_class(extra_args: dict[str, Any] | None) -> str:
-    """The class that a request's metadata carries."""
-    tag = (extra_args or {}).get(WEIR_KEY) or {}
-    return str(tag.get("class", "online"))

@@ -15,7 +15,6 @@ from weir_engine.errors import (
 from weir_engine.ids import RequestClass, RequestId
 from weir_engine.kv.eviction import ClassedEviction, EvictionPolicy, LruEviction
 from weir_engine.kv.manager import KvManager
-from weir_engine.kv.reserve import offline_room_blocks
 from weir_engine.kv.view import PrefixHit
 from weir_engine.request import Request
 
@@ -106,12 +105,7 @@ def test_six_blocks_with_and_without_a_threshold() -> None:
         kv.expect(_request("sibling", wanted))
         _run(kv, _request("leader", wanted))  # leaves 2 blocks that the sibling wants
         offline = _request("offline", _prompt(3, 3 * _BLOCK))
-        room = offline_room_blocks(
-            threshold_blocks=threshold,
-            offline_only_blocks=kv.offline_only_blocks,
-            free_blocks=kv.free_blocks,
-        )
-        if room >= 3:
+        if min(threshold - kv.offline_only_blocks, kv.free_blocks) >= 3:
             _prefill(kv, offline)
         _run(kv, _request("arrival", _prompt(4, 2 * _BLOCK), online=True))
         found[threshold] = kv.hit(_request("sibling", wanted)).tokens

@@ -10,7 +10,7 @@ from tests.engine.kv.requests import chained_hashes, make_request
 from weir_engine.ids import BlockHash, RequestClass, RequestId
 from weir_engine.kv.eviction import ClassedEviction
 from weir_engine.kv.manager import KvManager
-from weir_engine.kv.reserve import admission_blocks, new_blocks, offline_room_blocks
+from weir_engine.kv.reserve import blocks_for
 from weir_engine.request import Request
 
 _BLOCK = 2
@@ -64,11 +64,7 @@ class KvMachine(RuleBasedStateMachine):
     def _room(self, request: Request) -> int:
         if request.is_online:
             return self.kv.free_blocks
-        return offline_room_blocks(
-            threshold_blocks=self.threshold,
-            offline_only_blocks=self.kv.offline_only_blocks,
-            free_blocks=self.kv.free_blocks,
-        )
+        return max(0, min(self.threshold - self.kv.offline_only_blocks, self.kv.free_blocks))
 
     def _allocated(self, request: Request, before: tuple[int, ...], hit_blocks: int) -> None:
         fresh = self.kv.blocks(request.id)[max(len(before), hit_blocks) :]
@@ -104,7 +100,7 @@ class KvMachine(RuleBasedStateMachine):
         assert hit.tokens == len(expected) * _BLOCK <= request.known_tokens - 1
         assert hit.free_blocks == len([block for block in expected if block not in held])
         tokens = data.draw(st.integers(1, request.known_tokens - hit.tokens), label="tokens")
-        cost = admission_blocks(hit=hit, new_tokens=tokens, block_size_tokens=_BLOCK)
+        cost = blocks_for(hit.tokens + tokens, _BLOCK) - len(expected) + hit.free_blocks
         if cost > self._room(request):
             return
         free, offline_only = self.kv.free_blocks, self.kv.offline_only_blocks
@@ -134,12 +130,7 @@ class KvMachine(RuleBasedStateMachine):
             request.block_hashes[:] = chained_hashes(self.tokens[request.id], _BLOCK)
         tokens = data.draw(st.integers(1, request.remaining_tokens), label="tokens")
         before = self.kv.blocks(request.id)
-        lacking = new_blocks(
-            held_blocks=len(before),
-            computed_tokens=request.computed_tokens,
-            new_tokens=tokens,
-            block_size_tokens=_BLOCK,
-        )
+        lacking = max(0, blocks_for(request.computed_tokens + tokens, _BLOCK) - len(before))
         if lacking > self._room(request):
             return
         foretold = self.kv.next_evicted(lacking)
