@@ -10,6 +10,9 @@ from weir_engine.sched.feedback import SlackBank, TailFeedback
 # Share of the SLO's own tail that planning aims at; the rest is for what no plan foresees. The
 # budget is the median whose residual stays within the threshold but for that share.
 _TAIL_SHARE = 0.35
+# No residual takes more than this share of the slack away: one that is as long as the slack is a
+# pause of the machine, which shorter steps meet as well, and more of them.
+_GUARD_SHARE = 0.5
 # The bank must hold this many average tokens' worth of threshold for each decoder before it is
 # spent, and is spent down to a share of that: long episodes, since requests that leave and rejoin
 # the running batch cost the engine time.
@@ -41,11 +44,11 @@ class TailTbtAccount(QuietAccount):
     """A percentile of TBT: every step with an online decoder ends before its next deadline.
 
     The slack of the decoder that waits longest, less the residual quantile of the prediction, is
-    the limit, for online prefill as for offline work: the step is packed up to it. The measured
-    tail scales the limit, which never exceeds the slack itself. Where TTFT has an objective too,
-    chunking is not free: the late tokens that the percentile allows are a credit, and online
-    prefill runs whole while there is one for each decoder that it delays. Offline work never
-    spends it.
+    the limit, no less than half of the slack, for online prefill as for offline work: the step is
+    packed up to it. The measured tail scales the limit, which never exceeds the slack itself. Where
+    TTFT has an objective too, chunking is not free: the late tokens that the percentile allows are
+    a credit, and online prefill runs whole while there is one for each decoder that it delays.
+    Offline work never spends it.
 
     Source: design, "Tail SLO: pack"; HyGen §4.2 has one static budget instead.
     """
@@ -66,6 +69,7 @@ class TailTbtAccount(QuietAccount):
             return inf
         slack_s = self._threshold_s - self._delay_s - (load.now_s - load.earliest_token_s)
         guarded_s = self._model.within(max(slack_s, 0.0), self._guard_quantile)
+        guarded_s = max(guarded_s, (1 - _GUARD_SHARE) * slack_s)
         return min(slack_s, guarded_s * self._feedback.factor)
 
     def prefill_limit(self, load: OnlineLoad) -> float:

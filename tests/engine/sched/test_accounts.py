@@ -8,6 +8,7 @@ import pytest
 from tests.engine.sched.mini_engine import exact_model
 from weir_engine.config import Metric, Slo
 from weir_engine.errors import ConfigError
+from weir_engine.latency.features import EMPTY_SHAPE
 from weir_engine.sched.account import OnlineLoad, StepTimes
 from weir_engine.sched.budget import SloBudget, StaticBudget
 from weir_engine.sched.tbt_account import MeanTbtAccount, TailTbtAccount
@@ -63,6 +64,13 @@ class TestTailTbt:
         for _ in range(5_000):
             account.on_token(0.01, offline_delay_s=0.005)
         assert account.step_limit(load(decoders=1, earliest_token_s=0.0)).seconds <= 0.1
+
+    def test_a_pause_in_a_short_step_does_not_make_all_steps_short(self) -> None:
+        model = exact_model()
+        for tokens in range(1, 40):
+            model.update(EMPTY_SHAPE.with_prefill(tokens, 0), 0.2)
+        account = TailTbtAccount(slo(Metric.TBT, "p99", 0.1), model)
+        assert account.prefill_limit(load(decoders=1, earliest_token_s=0.0)) >= 0.05
 
     def test_whole_prefill_is_paid_from_the_allowed_late_tokens(self) -> None:
         account = TailTbtAccount(slo(Metric.TBT, "p99", 0.1), exact_model(), whole_prefill=True)
