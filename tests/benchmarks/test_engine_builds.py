@@ -13,6 +13,7 @@ from benchmarks.sim_speed import timed
 PROFILE = "a100-80gb-llama-3.1-8b"
 
 
+@pytest.mark.timeout(900)  # a minute of work that a busy machine stretches
 def test_the_hot_modules_can_be_translated(tmp_path: Path) -> None:
     """mypyc takes all of them; that C compiles is its own business and needs a compiler."""
     command = [sys.executable, "-m", "scripts.compile_engine", "--translate", str(tmp_path)]
