@@ -8,7 +8,7 @@ from benchmarks.colocation.cells import Cell
 from benchmarks.colocation.setup import EngineSetup
 from weir_cli.loadlab.workload import OfflineOrder
 
-STATIC_TOKENS = (48, 64, 96, 128, 192, 256)
+STATIC_TOKENS = (48, 64, 96, 128, 192, 256, 384)
 FIXED_TOKENS = (48, 64, 128, 256, 2048)
 
 
@@ -122,6 +122,6 @@ def pressure_arms() -> list[Arm]:
         CEILING,
         Arm(name="stock-priority-prefix", engine=EngineSetup(), order=OfflineOrder.PREFIX),
         WEIR,
-        *static_arms((64, 128)),
+        *static_arms((64, 128, 192, 256)),
         *fixed_arms((128,)),
     ]
