@@ -20,7 +20,7 @@ from benchmarks.colocation.arms import (
     all_arms,
     pressure_arms,
 )
-from benchmarks.colocation.cells import Baseline, Cell, all_cells, baseline_of
+from benchmarks.colocation.cells import Baseline, Cell, all_cells, baseline_near
 from benchmarks.colocation.report import report
 from benchmarks.colocation.runner import LEAD_S, AgentZygote, Bench, execute_all, load_run
 from benchmarks.colocation.setup import WORKLOADS
@@ -199,12 +199,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def _execute(bench: Bench, runs: Sequence[Run]) -> None:
-    """Online-only first: it sets the bounds that the other arms are told and judged by."""
-    first = [run for run in runs if run.arm.name == ONLINE_ONLY.name]
+    """Online-only twice, then between the others: it sets what they are told and judged by."""
+    base = [run for run in runs if run.arm.name == ONLINE_ONLY.name]
     rest = [run for run in runs if run.arm.name != ONLINE_ONLY.name]
     try:
-        await execute_all(bench, first, _no_baseline)
-        await execute_all(bench, rest, lambda workload: read_baseline(bench, runs, workload))
+        for workload in dict.fromkeys(run.workload for run in runs):
+            own = [run for run in base if run.workload == workload]
+            others = [run for run in rest if run.workload == workload]
+            await execute_all(bench, own[:1], _no_baseline)
+            share = -(-len(others) // max(1, len(own) - 1))
+            for number, again in enumerate(own[1:] or own):
+                await execute_all(bench, [again], _no_baseline)
+                part = others[number * share : (number + 1) * share]
+                await execute_all(bench, part, lambda name: read_baseline(bench, runs, name))
     finally:
         bench.agents.stop()
 
@@ -214,13 +221,13 @@ def _no_baseline(workload: str) -> Baseline:
 
 
 def read_baseline(bench: Bench, runs: Sequence[Run], workload: str) -> Baseline:
-    """The measured online-only latency of a workload."""
+    """The latency that a workload's online-only arm had last."""
     base = [
         load_run(bench, run)
         for run in runs
         if run.workload == workload and run.arm.name == ONLINE_ONLY.name
     ]
-    return baseline_of([measurement for measurement in base if measurement is not None])
+    return baseline_near([measured for measured in base if measured is not None], time.time())
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ BASES: dict[str, tuple[tuple[str, str], ...]] = {
     "all": (("tbt", "mean"), ("tbt", "p99"), ("ttft", "mean"), ("ttft", "p99")),
 }
 QUANTITIES = BASES["all"]
+_NEAREST = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,6 +79,15 @@ def baseline_of(repeats: Sequence[Measurement]) -> Baseline:
         value_s={key: sum(values) / len(values) for key, values in samples.items()},
         spread_s={key: max(values) - min(values) for key, values in samples.items()},
     )
+
+
+def baseline_near(repeats: Sequence[Measurement], ended_s: float) -> Baseline:
+    """Of the three online-only runs nearest in time: a machine's own speed drifts by the hour.
+
+    Raises:
+        ValueError: no repeats.
+    """
+    return baseline_of(sorted(repeats, key=lambda run: abs(run.ended_s - ended_s))[:_NEAREST])
 
 
 def excess(measurement: Measurement, cell: Cell, baseline: Baseline) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.colocation.arms import Run
 from benchmarks.colocation.bound import Bound
-from benchmarks.colocation.cells import Baseline, Cell, excess
+from benchmarks.colocation.cells import Cell, baseline_near, baseline_of, excess
 from weir_cli.loadlab.measure import Measurement
 
 STATIC_KINDS = ("static-", "fixed-", "stock-")
@@ -80,9 +80,12 @@ def runs_of(
 
 
 def judge(
-    results: Results, workload: str, cell: Cell, baseline: Baseline, bound: Bound | None
+    results: Results, workload: str, cell: Cell, base: Sequence[Measurement], bound: Bound | None
 ) -> CellResult:
-    """Every co-location arm of a workload in a cell."""
+    """Every co-location arm of a workload in a cell; ``base``: the online-only arm's repeats.
+
+    A run is judged by the online-only runs nearest to it in time; ``thresholds_s`` are over all.
+    """
     names = [
         run.arm.name
         for run in results
@@ -92,8 +95,8 @@ def judge(
     for name in dict.fromkeys(names):
         measured = runs_of(results, workload, name, cell)
         if measured:
-            verdicts[name] = _verdict(name, measured, cell, baseline)
-    targets = baseline.targets(cell)
+            verdicts[name] = _verdict(name, measured, cell, base)
+    targets = baseline_of(base).targets(cell)
     tail_s = [t.threshold_s for t in targets if (t.metric, t.statistic) == ("tbt", "p99")]
     return CellResult(
         workload=workload,
@@ -104,10 +107,13 @@ def judge(
     )
 
 
-def _verdict(name: str, measured: Sequence[Measurement], cell: Cell, baseline: Baseline) -> Verdict:
+def _verdict(
+    name: str, measured: Sequence[Measurement], cell: Cell, base: Sequence[Measurement]
+) -> Verdict:
+    over = [excess(run, cell, baseline_near(base, run.ended_s)) for run in measured]
     return Verdict(
         arm=name,
-        excess=figure([min(1e3, excess(run, cell, baseline)) for run in measured]),
+        excess=figure([min(1e3, ratio) for ratio in over]),
         served=figure([run.offline_served_per_s for run in measured]),
         computed=figure([run.offline_computed_per_s for run in measured]),
         hit_rate=figure([run.online_hit_rate for run in measured]).mean,

@@ -27,10 +27,10 @@ def report(bench: Bench, runs: Sequence[Run], *, command: str, full: bool) -> st
     everything: dict[str, Any] = {"window": asdict(bench.window), "workloads": {}}
     judged: list[CellResult] = []
     for workload in dict.fromkeys(run.workload for run in results):
-        baseline = baseline_of(runs_of(results, workload, "online-only"))
+        base = runs_of(results, workload, "online-only")
         bound = _bound(bench, results, workload)
         cells = [
-            judge(results, workload, cell, baseline, bound)
+            judge(results, workload, cell, base, bound)
             for cell in dict.fromkeys(run.cell for run in runs if run.workload == workload)
             if cell is not None
         ]
@@ -38,7 +38,6 @@ def report(bench: Bench, runs: Sequence[Run], *, command: str, full: bool) -> st
         if workload == "trace":
             claims += claims_of(cells, ceiling_per_s=bound.ceiling_per_s if bound else 0.0)
         else:
-            base = runs_of(results, workload, "online-only")
             claims += pressure_claims(
                 cells, online_hit_rate=mean(run.online_hit_rate for run in base)
             )
@@ -48,7 +47,7 @@ def report(bench: Bench, runs: Sequence[Run], *, command: str, full: bool) -> st
             arm_table(results, workload),
             client_text(results, workload),
             cell_table(cells, bound),
-            *worse(cells, results, workload, baseline),
+            *worse(cells, results, workload, baseline_of(base)),
         ]
         everything["workloads"][workload] = _json(results, workload, cells, bound)
     sections += ["", render(claims)]

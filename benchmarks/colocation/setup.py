@@ -51,14 +51,14 @@ TRACE = Workload(
 )
 PRESSURE = Workload(
     name="pressure",
-    # Conversations of four turns whose history fills a third of the cache between turns, and 120
-    # documents of which the cache holds a tenth.
+    # Conversations of eight turns under way, half a minute between turns: their histories fill half
+    # of the cache meanwhile. And 120 documents, of which the cache holds a tenth.
     online=OnlineShape(
-        rate_per_s=2.0,
-        prompt=Lengths(median=220, sigma=0.5, low=64, high=600),
+        rate_per_s=1.0,
+        prompt=Lengths(median=110, sigma=0.5, low=32, high=300),
         output=Lengths(median=36, sigma=0.4, low=8, high=96),
-        turns=4,
-        think_s=4.0,
+        turns=8,
+        think_s=25.0,
     ),
     offline=OfflineShape(
         lines=600, documents=120, document_tokens=1500, question=QUESTION, output=ANSWER

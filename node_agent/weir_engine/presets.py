@@ -71,6 +71,7 @@ class Preset:
     eviction: EvictionPolicy = _CLASSED
     admission: Callable[[Parts], Admission] | None = None
     prefill_first: bool | None = False
+    tile_tokens: int = 1
     stagger_prompts: bool = True
     packing: Callable[[Parts], PackingFactory] | None = None
     manager: Callable[..., KvManager] = KvManager
@@ -145,6 +146,7 @@ SEATS: dict[str, Preset] = {
         pool=_by_prefix,
         eviction=ClassedEviction(guard_online=True),
         prefill_first=None,
+        tile_tokens=32,
     ),
     "hygen": Preset(
         source="HyGen §4",
@@ -282,6 +284,7 @@ def build_scheduler(  # noqa: PLR0913 - the composition root
             admission=admission,
             lane=lane,
             prefill_first=seats.prefill_first,
+            tile_tokens=seats.tile_tokens,
             stagger_prompts=seats.stagger_prompts,
             packing=None if seats.packing is None else seats.packing(parts),
         ),

@@ -10,7 +10,14 @@ from benchmarks.claims import Claim
 from benchmarks.colocation.arms import ONLINE_ONLY, WEIR, Run, all_arms, static_arms
 from benchmarks.colocation.bound import bound_of
 from benchmarks.colocation.calibrate import fit
-from benchmarks.colocation.cells import Cell, all_cells, baseline_of, excess, holds
+from benchmarks.colocation.cells import (
+    Cell,
+    all_cells,
+    baseline_near,
+    baseline_of,
+    excess,
+    holds,
+)
 from benchmarks.colocation.judge import judge
 from benchmarks.colocation.setup import EngineSetup, engine_args
 from benchmarks.colocation.statements import claims_of
@@ -49,7 +56,8 @@ def measurement(
     )
 
 
-BASE = baseline_of([measurement(tbt_s=(0.010,)), measurement(tbt_s=(0.012,))])
+ALONE = [measurement(tbt_s=(0.010,)), measurement(tbt_s=(0.012,))]
+BASE = baseline_of(ALONE)
 
 
 def test_the_matrix_is_five_slos_at_four_tolerances() -> None:
@@ -65,6 +73,15 @@ def test_the_spread_of_online_only_widens_the_bound_at_five_percent_only() -> No
     run = measurement(tbt_s=(0.0125,))
     assert holds(run, Cell(slo="mean-tbt", tolerance_percent=5), BASE)
     assert not holds(run, Cell(slo="mean-tbt", tolerance_percent=10), BASE)
+
+
+def test_a_run_is_judged_by_the_online_only_runs_nearest_in_time() -> None:
+    early = [dataclasses.replace(measurement(tbt_s=(0.010,)), ended_s=s) for s in (1.0, 2.0, 3.0)]
+    slower = [dataclasses.replace(measurement(tbt_s=(0.020,)), ended_s=s) for s in (7.0, 8.0, 9.0)]
+    cell = Cell(slo="mean-tbt", tolerance_percent=20)
+    run = measurement(tbt_s=(0.022,))
+    assert holds(run, cell, baseline_near([*early, *slower], 8.5))
+    assert not holds(run, cell, baseline_near([*early, *slower], 1.5))
 
 
 def test_all_means_every_latency() -> None:
@@ -112,7 +129,7 @@ def claims_for(weir_served: float, weir_tbt_s: float) -> dict[str, Claim]:
             served=weir_served, tbt_s=(weir_tbt_s,)
         ),
     }
-    result = judge(results, "trace", cell, BASE, None)
+    result = judge(results, "trace", cell, ALONE, None)
     return {c.id: c for c in claims_of([result], ceiling_per_s=10_000.0)}
 
 

@@ -55,6 +55,14 @@ def test_a_turn_begins_with_the_turn_before() -> None:
     assert all(later.startswith(earlier) and later != earlier for earlier, later in pairs)
 
 
+def test_conversations_are_under_way_when_the_load_starts() -> None:
+    turns = PRESSURE.online.turns
+    first = online_requests(PRESSURE.online, seed=1, duration_s=30)
+    seen = {int(request.name.rpartition("-")[2]) for request in first}
+    assert seen == set(range(turns))
+    assert min(request.at_s for request in first) >= 0
+
+
 def test_orders_differ_in_order_only() -> None:
     prefix = offline_pass(TRACE.offline, seed=1, order=OfflineOrder.PREFIX)
     shuffled = offline_pass(TRACE.offline, seed=1, order=OfflineOrder.SHUFFLED)

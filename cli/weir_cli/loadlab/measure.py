@@ -37,7 +37,8 @@ class Measurement:
 
     ``offline_served`` counts prompt and output tokens in the step that serves them,
     ``offline_computed`` leaves out prefix-cache hits. ``online_hit_rate`` is the share of online
-    prompt tokens found in the cache.
+    prompt tokens found in the cache. ``ended_s`` is when it was made, by
+    the wall clock; 0 where nobody asked.
     """
 
     window_s: float
@@ -52,6 +53,7 @@ class Measurement:
     preemptions: int
     offline_errors: int
     errors: tuple[str, ...]
+    ended_s: float = 0.0
 
 
 OfflineFeed = Callable[[Callable[[RequestRecord], None]], Awaitable[None]]

@@ -95,17 +95,17 @@ def pseudo_text(source: random.Random, length: int) -> str:
 
 
 def online_requests(shape: OnlineShape, *, seed: int, duration_s: float) -> list[OnlineRequest]:
-    """All requests due within ``duration_s``, by due time."""
+    """All requests due within ``duration_s``, by due time; conversations are under way at 0."""
     source = random.Random(f"online {seed}")  # noqa: S311 - load, not secrets
     requests: list[OnlineRequest] = []
-    at_s = 0.0
+    at_s = -shape.turns * shape.think_s
     for arrival in count():
         at_s += source.expovariate(shape.rate_per_s / shape.turns)
         if at_s >= duration_s:
             break
         requests.extend(_conversation(shape, source, arrival, at_s))
     requests.sort(key=lambda request: request.at_s)
-    return [request for request in requests if request.at_s < duration_s]
+    return [request for request in requests if 0.0 <= request.at_s < duration_s]
 
 
 def _conversation(

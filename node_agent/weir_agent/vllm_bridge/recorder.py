@@ -14,19 +14,21 @@ class Window:
 
     def __init__(self, horizon_s: float = 60.0) -> None:
         self._horizon_s = horizon_s
-        self._values: deque[tuple[float, float]] = deque(maxlen=_CAPACITY)
+        self._times: deque[float] = deque(maxlen=_CAPACITY)
+        self._values: deque[float] = deque(maxlen=_CAPACITY)
 
     def add(self, now_s: float, value: float) -> None:
         """One more value, seen at ``now_s``."""
-        self._values.append((now_s, value))
+        self._times.append(now_s)
+        self._values.append(value)
 
     def values(self, now_s: float) -> list[float]:
         """The values still in the window, in rising order."""
-        values = self._values
         first_s = now_s - self._horizon_s
-        while values and values[0][0] < first_s:
-            values.popleft()
-        return sorted(value for _, value in values)
+        while self._times and self._times[0] < first_s:
+            self._times.popleft()
+            self._values.popleft()
+        return sorted(self._values)  # the engine waits meanwhile
 
     def summary(self, now_s: float) -> dict[str, float]:
         """``count``, ``mean_s``, ``p50_s``, ``p90_s``, ``p99_s``; zeros of nothing."""

@@ -27,6 +27,8 @@ _CANDIDATES = 64
 _DEAR_DECODE = 10.0
 # A shorter piece of a prompt is not worth a place in the batch.
 _LEAST_CHUNK_TOKENS = 8
+# Whole tiles may shorten a step by one in so many of its tokens.
+_TILE_SHARE = 8
 _SOLO = attrgetter("solo")
 
 
@@ -34,15 +36,22 @@ class OfflinePhase:
     """Puts the offline work of one step into a draft that has the online work."""
 
     def __init__(
-        self, state: SchedulerState, *, model: LatencyModel, prefill_first: bool | None = False
+        self,
+        state: SchedulerState,
+        *,
+        model: LatencyModel,
+        prefill_first: bool | None = False,
+        tile_tokens: int = 1,
     ) -> None:
         """``prefill_first``: prompts go before decodes (OmniServe §3.3.2).
 
-        None: where that serves many more tokens a second of the step.
+        None: where that serves many more tokens a second of the step. A step whose prompts time
+        cuts gets a multiple of ``tile_tokens``.
         """
         self._state = state
         self._model = model
         self._prefill_first = prefill_first
+        self._tile_tokens = tile_tokens
 
     def fill(self, draft: StepDraft, policy: Policy, load: OnlineLoad, limit_s: float) -> None:
         """Add offline work as long as the predicted step stays within ``limit_s``."""
@@ -304,9 +313,20 @@ class OfflinePhase:
         tokens = self._model.max_prefill_tokens(
             draft.shape, computed_tokens, limit_s, _MEDIAN, upper
         )
+        if tokens < upper:
+            tokens = self._whole_tiles(draft, tokens)
         if tokens >= least:
             return tokens
         return least if must_move and not draft.work else 0
+
+    def _whole_tiles(self, draft: StepDraft, tokens: int) -> int:
+        """So many tokens, or a few less, so that the step has a multiple of the tile.
+
+        Dense kernels work in tiles, and engines keep kernels and buffers of sizes that they saw.
+        """
+        step_tokens = draft.shape.tokens + tokens
+        over = step_tokens % self._tile_tokens
+        return tokens - over if over * _TILE_SHARE <= step_tokens else tokens
 
     def _give_way(self, draft: StepDraft, running: list[Request]) -> None:
         """Offline requests block each other: the last arrival frees its blocks for the others."""

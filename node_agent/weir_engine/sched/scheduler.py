@@ -75,7 +75,12 @@ class Scheduler:
             # It shortens the first token's wait at the next tokens' expense.
             stagger_prompts=seats.stagger_prompts and any(s.metric is Metric.TTFT for s in slos),
         )
-        self._offline = OfflinePhase(self._state, model=model, prefill_first=seats.prefill_first)
+        self._offline = OfflinePhase(
+            self._state,
+            model=model,
+            prefill_first=seats.prefill_first,
+            tile_tokens=seats.tile_tokens,
+        )
         self._settlement = Settlement(self._state, model=model, budget=budget, pace=pace)
 
     @property

@@ -23,8 +23,9 @@ class Seats:
     seats that decide from what happened before. ``admission`` (None: every request is taken) turns
     online requests away, ``lane`` (None: there is none) is attention on host CPUs,
     ``prefill_first`` lets offline prompts go before offline decodes (None: where that serves many
-    more tokens a second). ``stagger_prompts``: where
-    TTFT has an objective, a prompt that ends in a long step keeps other online prompts out of it.
+    more tokens a second), and a step that offline prompts end has a multiple of ``tile_tokens``.
+    ``stagger_prompts``: where TTFT has an objective, a prompt that ends in a long step keeps other
+    online prompts out of it.
     ``packing`` (None: the two phases) puts both classes into a step at once.
     """
 
@@ -36,5 +37,6 @@ class Seats:
     admission: Admission | None = None
     lane: CpuLaneView | None = None
     prefill_first: bool | None = False
+    tile_tokens: int = 1
     stagger_prompts: bool = True
     packing: Callable[[SchedulerState], Packing] | None = None
