@@ -12,7 +12,7 @@ from benchmarks.papers.paper import PAPERS
 
 WORKLOADS = {
     "trace": "Conversations in the style of a public trace, batch over 40 shared documents",
-    "pressure": "Under KV pressure: four-turn conversations, batch over 120 shared documents",
+    "pressure": "Under KV pressure: eight-turn conversations, batch over 120 shared documents",
 }
 # What the README shows besides co-location: durability, and each component at its size.
 HEADLINES = (
