@@ -9,7 +9,6 @@ from __future__ import annotations
 from statistics import fmean
 
 from benchmarks.claims import Claim
-from benchmarks.papers.ablation import GATHERED
 from benchmarks.papers.echo_run import ATTAINMENT, Outcome, Setup, Study, run_arm
 from benchmarks.papers.paper import Options, PaperResult, Table, chosen, joined, parallel, spread
 
@@ -82,10 +81,6 @@ def claims_of(study: Study, seeds: Seeds) -> list[Claim]:
         )
         for name, of, base, target in gains
     ]
-    if GATHERED in study.arms:
-        what = f"offline tokens/s, Weir with prompts gathered over Echo{where}"
-        values = _over(seeds, GATHERED, "Echo")
-        claims.append(spread(f"weir/{at}offline-gain-gathered", what, "times", values))
     return [
         *claims,
         spread(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.papers.ablation import GATHERED, PROMPTS_ALONE, without
+from benchmarks.papers.ablation import AT_ONCE, PROMPTS_ALONE, without
 from benchmarks.papers.paper import Options, kept, read_rows
 from weir_engine.config import EngineShape, Metric, Policy, Slo
 from weir_engine.ids import RequestClass, RequestId
@@ -62,7 +62,7 @@ ARMS = (
     "adaptive",
     "weir",
     PROMPTS_ALONE,
-    GATHERED,
+    AT_ONCE,
 )
 
 
@@ -87,7 +87,7 @@ class Study:
         Where nothing is shared, sorting changes nothing; few long prompts leave slots free, so
         there is nothing to gather.
         """
-        absent = (GATHERED,) if self.offline == "loogle" else ("BS sorted", "BS+E sorted")
+        absent = (AT_ONCE,) if self.offline == "loogle" else ("BS sorted", "BS+E sorted")
         return tuple(arm for arm in ARMS if arm not in absent)
 
 
@@ -187,10 +187,10 @@ _PRESET_OF = {
     "Echo": "echo",
     "weir": "weir",
     PROMPTS_ALONE: "weir",
-    GATHERED: "weir",
+    AT_ONCE: "weir",
 }
 _CHUNK = 2048
-_MANAGED = ("Echo", "weir", PROMPTS_ALONE, GATHERED)
+_MANAGED = ("Echo", "weir", PROMPTS_ALONE, AT_ONCE)
 # Tokens a step, for adaptive the least; the better one counts. The others end a step by a budget.
 _CHUNKS = {
     "BS": (256, 512),

@@ -25,6 +25,7 @@ from weir_engine.sched.benefit import BenefitSelection
 from weir_engine.sched.budget import SloBudget, StaticBudget, StepBudget
 from weir_engine.sched.cpu_lane import CpuLaneView
 from weir_engine.sched.cumulative_budget import CumulativeBudget
+from weir_engine.sched.gathering import PromptGathering
 from weir_engine.sched.listener import StepListener
 from weir_engine.sched.order import Fcfs, OnlineOrder
 from weir_engine.sched.packing import Packing
@@ -72,6 +73,7 @@ class Preset:
     admission: Callable[[Parts], Admission] | None = None
     prefill_first: bool | None = False
     tile_tokens: int = 1
+    gather_prompts: bool = False
     stagger_prompts: bool = True
     packing: Callable[[Parts], PackingFactory] | None = None
     manager: Callable[..., KvManager] = KvManager
@@ -147,6 +149,7 @@ SEATS: dict[str, Preset] = {
         eviction=ClassedEviction(guard_online=True),
         prefill_first=None,
         tile_tokens=32,
+        gather_prompts=True,
     ),
     "hygen": Preset(
         source="HyGen §4",
@@ -270,7 +273,8 @@ def build_scheduler(  # noqa: PLR0913 - the composition root
     order = order if order is not None else seats.order()
     refuses = seats.admission if may_refuse else None
     admission = None if refuses is None else refuses(parts)
-    filled: tuple[object, ...] = (order, pool, admission)
+    gathering = PromptGathering(parts.model) if seats.gather_prompts else None
+    filled: tuple[object, ...] = (order, pool, admission, gathering)
     return Scheduler(
         shape=shape,
         slos=slos,
@@ -285,6 +289,7 @@ def build_scheduler(  # noqa: PLR0913 - the composition root
             lane=lane,
             prefill_first=seats.prefill_first,
             tile_tokens=seats.tile_tokens,
+            gathering=gathering,
             stagger_prompts=seats.stagger_prompts,
             packing=None if seats.packing is None else seats.packing(parts),
         ),

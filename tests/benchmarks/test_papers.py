@@ -11,9 +11,10 @@ import pytest
 from benchmarks.claims import Claim, read_results
 from benchmarks.papers import echo, echo_run, hygen, hygen_judge, hygen_run
 from benchmarks.papers.__main__ import available, main
-from benchmarks.papers.ablation import GATHERED
+from benchmarks.papers.ablation import AT_ONCE, without
 from benchmarks.papers.page import page
 from benchmarks.papers.paper import Options, PaperResult, Table, kept, parallel, spread, write
+from tests.engine.sched.full_batch import admitted_after_each_end, full
 from weir_engine.config import Metric
 from weir_engine.sim.report import Latencies
 
@@ -223,10 +224,14 @@ class TestEcho:
             seed=1,
         )
         assert len(echo_run.offline_of(setup)) == 20
-        plain, gathered = (echo_run.simulate(setup, arm, 2048) for arm in ("weir", GATHERED))
-        assert plain.attainment == gathered.attainment == 1.0
-        assert plain.finished == gathered.finished == 20
-        assert gathered != plain
+        gathered, at_once = (echo_run.simulate(setup, arm, 2048) for arm in ("weir", AT_ONCE))
+        assert gathered.attainment == at_once.attainment == 1.0
+        assert gathered.finished == at_once.finished == 20
+
+    def test_without_gathering_a_prompt_takes_the_first_free_slot(self) -> None:
+        with without(AT_ONCE):
+            assert admitted_after_each_end(full()) == [1, 1, 1]
+        assert admitted_after_each_end(full()) == [0, 0, 3]
 
 
 def test_finished_parts_alone_need_their_folder(

@@ -16,6 +16,7 @@ from weir_engine.latency.models import LatencyModel
 from weir_engine.request import Request
 from weir_engine.sched.account import OnlineLoad
 from weir_engine.sched.draft import StepDraft
+from weir_engine.sched.gathering import PromptGathering
 from weir_engine.sched.plan import Work
 from weir_engine.sched.state import SchedulerState
 
@@ -42,16 +43,18 @@ class OfflinePhase:
         model: LatencyModel,
         prefill_first: bool | None = False,
         tile_tokens: int = 1,
+        gathering: PromptGathering | None = None,
     ) -> None:
         """``prefill_first``: prompts go before decodes (OmniServe §3.3.2).
 
         None: where that serves many more tokens a second of the step. A step whose prompts time
-        cuts gets a multiple of ``tile_tokens``.
+        cuts gets a multiple of ``tile_tokens``. ``gathering`` None: prompts join at once.
         """
         self._state = state
         self._model = model
         self._prefill_first = prefill_first
         self._tile_tokens = tile_tokens
+        self._gathering = gathering
 
     def fill(self, draft: StepDraft, policy: Policy, load: OnlineLoad, limit_s: float) -> None:
         """Add offline work as long as the predicted step stays within ``limit_s``."""
@@ -69,6 +72,7 @@ class OfflinePhase:
         prefill_first = self._prompts_first(draft, decoding, limit_s)
         if not prefill_first:
             blocked = self._decodes(draft, policy, decoding, limit_s, must_move=must_move)
+            self._size_step(draft, policy, decoding, limit_s)
         blocked |= self._prefills(draft, policy, prefilling, limit_s, must_move=must_move)
         if prefill_first:
             if not blocked:
@@ -79,9 +83,9 @@ class OfflinePhase:
                 self._give_way(draft, running)
             return
         added = draft.decode_requests - online_decodes
-        if (
-            added == len(decoding) and not prefill_first
-        ):  # those that are held back already are company enough
+        # Those that are held back already are company enough.
+        alone = added == len(decoding) and not prefill_first
+        if alone and not self._gathers(draft, policy, decoding):
             self._admissions(draft, policy, running, load.now_s, limit_s, must_move=must_move)
 
     def _prompts_first(self, draft: StepDraft, decoding: list[Request], limit_s: float) -> bool:
@@ -100,6 +104,27 @@ class OfflinePhase:
         each_s = (prompt_s - self._model.predict(draft.shape)) / left
         dear = _DEAR_DECODE if self._state.lane is None else 1.0
         return full_s > limit_s and full_s - prompt_s > dear * each_s * count
+
+    def _gathers(self, draft: StepDraft, policy: Policy, decoding: list[Request]) -> bool:
+        """True while prompts wait for more slots to come free."""
+        if self._gathering is None:
+            return False
+        return self._gathering.waits(draft, _free_slots(draft, policy), len(decoding))
+
+    def _size_step(
+        self, draft: StepDraft, policy: Policy, decoding: list[Request], limit_s: float
+    ) -> None:
+        """Leaves prompts no more tokens than are cheap, where slots are short."""
+        free = _free_slots(draft, policy)
+        if self._gathering is None or not self._gathering.short(free, len(decoding)):
+            return
+        tokens = draft.shape.tokens
+        fitting = self._model.max_prefill_tokens(
+            draft.shape, 0, limit_s, _MEDIAN, draft.tokens_left
+        )
+        most = self._gathering.most_tokens(draft.decode_requests, tokens + fitting)
+        if most < tokens + fitting:
+            draft.tokens_left = max(most - tokens, 0)
 
     def _by_phase(self, running: list[Request]) -> tuple[list[Request], list[Request]]:
         decoding: list[Request] = []
@@ -271,7 +296,7 @@ class OfflinePhase:
         draft.add_prefill(work, hit.tokens)
 
     def _slot_free(self, draft: StepDraft, policy: Policy) -> bool:
-        return draft.seqs_left > 0 and draft.offline_seqs < policy.offline_seq_slots
+        return _free_slots(draft, policy) > 0
 
     def _may_grow(self, draft: StepDraft, policy: Policy, blocks: int) -> bool:
         if blocks == 0:
@@ -334,6 +359,11 @@ class OfflinePhase:
             return
         last = max(running, key=lambda request: (request.arrival_s, request.id))
         draft.drop(last, self._state.kv.releasable_blocks(last.id), reason="offline-needs-room")
+
+
+def _free_slots(draft: StepDraft, policy: Policy) -> int:
+    """Requests that may still join the step's batch, negative where it has too many."""
+    return min(draft.seqs_left, policy.offline_seq_slots - draft.offline_seqs)
 
 
 def _with_decodes(shape: StepShape, computed_tokens: list[int]) -> StepShape:

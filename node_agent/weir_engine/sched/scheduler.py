@@ -80,6 +80,7 @@ class Scheduler:
             model=model,
             prefill_first=seats.prefill_first,
             tile_tokens=seats.tile_tokens,
+            gathering=seats.gathering,
         )
         self._settlement = Settlement(self._state, model=model, budget=budget, pace=pace)
 

@@ -7,6 +7,7 @@ from weir_engine.latency.models import LatencyModel
 from weir_engine.sched.admission import Admission
 from weir_engine.sched.budget import StepBudget
 from weir_engine.sched.cpu_lane import CpuLaneView
+from weir_engine.sched.gathering import PromptGathering
 from weir_engine.sched.listener import StepListener
 from weir_engine.sched.order import OnlineOrder
 from weir_engine.sched.packing import Packing
@@ -24,6 +25,7 @@ class Seats:
     online requests away, ``lane`` (None: there is none) is attention on host CPUs,
     ``prefill_first`` lets offline prompts go before offline decodes (None: where that serves many
     more tokens a second), and a step that offline prompts end has a multiple of ``tile_tokens``.
+    ``gathering`` (None: none) keeps them until several slots are free.
     ``stagger_prompts``: where TTFT has an objective, a prompt that ends in a long step keeps other
     online prompts out of it.
     ``packing`` (None: the two phases) puts both classes into a step at once.
@@ -38,5 +40,6 @@ class Seats:
     lane: CpuLaneView | None = None
     prefill_first: bool | None = False
     tile_tokens: int = 1
+    gathering: PromptGathering | None = None
     stagger_prompts: bool = True
     packing: Callable[[SchedulerState], Packing] | None = None

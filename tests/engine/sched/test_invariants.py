@@ -14,6 +14,7 @@ from hypothesis.stateful import (
 from tests.engine.sched.mini_engine import BLOCK, STEP_S, TOKEN_S, MiniEngine, request
 from weir_engine.config import Metric, Policy, Slo
 from weir_engine.presets import PRESETS
+from weir_engine.sched import gathering
 
 TBT_S = 0.030
 SLO = Slo(metric=Metric.TBT, statistic="p99", threshold_s=TBT_S)
@@ -128,6 +129,13 @@ def test_invariants_hold_under_any_interleaving(preset: str) -> None:
     machine = type(f"Colocation_{preset}", (Colocation,), {"preset": preset})
     examples = settings(max_examples=40, stateful_step_count=25, deadline=None)
     run_state_machine_as_test(machine, settings=examples)
+
+
+def test_invariants_hold_where_prompts_are_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots and tiles so that six requests are enough for it."""
+    for name, value in {"_GATHERED_SLOTS": 2, "_TILE_TOKENS": 4, "_LEAST_STEPS": 1.0}.items():
+        monkeypatch.setattr(gathering, name, value)
+    test_invariants_hold_under_any_interleaving("weir")
 
 
 def _trace(seed: int, preset: str) -> list[object]:
