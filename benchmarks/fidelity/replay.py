@@ -75,6 +75,7 @@ def simulated(
         ),
         profiled=False,  # agents learn from their traffic
         guard_blocks=max(0, shape.total_blocks - blocks),
+        tile_tokens=32,  # as the bridge asks for on processors
         plan_s=profile.pause_s,
         seed=seed,
     )

@@ -72,7 +72,7 @@ class Preset:
     eviction: EvictionPolicy = _CLASSED
     admission: Callable[[Parts], Admission] | None = None
     prefill_first: bool | None = False
-    tile_tokens: int = 1
+    whole_tiles: bool = False
     gather_prompts: bool = False
     stagger_prompts: bool = True
     packing: Callable[[Parts], PackingFactory] | None = None
@@ -148,7 +148,7 @@ SEATS: dict[str, Preset] = {
         pool=_by_prefix,
         eviction=ClassedEviction(guard_online=True),
         prefill_first=None,
-        tile_tokens=32,
+        whole_tiles=True,
         gather_prompts=True,
     ),
     "hygen": Preset(
@@ -246,6 +246,7 @@ def build_scheduler(  # noqa: PLR0913 - the composition root
     lane: CpuLaneView | None = None,
     swap: SwapModel | None = None,
     may_refuse: bool = False,
+    tile_tokens: int = 1,
 ) -> Scheduler:
     """A scheduler with the preset's collaborators.
 
@@ -253,7 +254,7 @@ def build_scheduler(  # noqa: PLR0913 - the composition root
     ``static_budget_s`` is the step budget of ``hygen``, found by profiling. ``lane`` is attention
     on host CPUs where the engine has it, ``swap`` what copying KV to and from the host takes.
     ``may_refuse``: the engine can turn online requests away; without it no preset's admission is
-    used.
+    used. ``tile_tokens``: the engine has kernels and buffers for multiples of so many tokens.
 
     Raises:
         ConfigError: an unknown preset, or one that lacks what it needs.
@@ -288,7 +289,7 @@ def build_scheduler(  # noqa: PLR0913 - the composition root
             admission=admission,
             lane=lane,
             prefill_first=seats.prefill_first,
-            tile_tokens=seats.tile_tokens,
+            tile_tokens=tile_tokens if seats.whole_tiles else 1,
             gathering=gathering,
             stagger_prompts=seats.stagger_prompts,
             packing=None if seats.packing is None else seats.packing(parts),

@@ -34,7 +34,7 @@ def test_a_step_is_packed_up_to_the_slack_of_the_online_decoder() -> None:
 
 def test_a_step_that_time_cuts_is_made_of_whole_tiles() -> None:
     slo = Slo(metric=Metric.TBT, statistic="p99", threshold_s=0.400)
-    engine = MiniEngine(slos=(slo,), max_batched_tokens=2_000, blocks=2_000)
+    engine = MiniEngine(slos=(slo,), max_batched_tokens=2_000, blocks=2_000, tile_tokens=32)
     decoding_online(engine)
     for i in range(3):
         engine.add(request(f"off{i}", online=False, prompt=900, at=i / 1000))
@@ -45,7 +45,7 @@ def test_a_step_that_time_cuts_is_made_of_whole_tiles() -> None:
 
 def test_a_short_step_is_not_made_shorter_for_whole_tiles() -> None:
     slo = Slo(metric=Metric.TBT, statistic="p99", threshold_s=0.070)
-    engine = MiniEngine(slos=(slo,), max_batched_tokens=2_000, blocks=2_000)
+    engine = MiniEngine(slos=(slo,), max_batched_tokens=2_000, blocks=2_000, tile_tokens=32)
     decoding_online(engine)
     engine.add(request("off", online=False, prompt=900))
     assert tokens_of(engine.step())["off"] in (58, 59)
