@@ -85,7 +85,7 @@ class Study:
         """Those that make sense.
 
         Where nothing is shared, sorting changes nothing; few long prompts leave slots free, so
-        there is nothing to gather.
+        there is hardly anything to gather.
         """
         absent = (AT_ONCE,) if self.offline == "loogle" else ("BS sorted", "BS+E sorted")
         return tuple(arm for arm in ARMS if arm not in absent)
