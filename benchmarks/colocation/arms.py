@@ -122,6 +122,6 @@ def pressure_arms() -> list[Arm]:
         CEILING,
         Arm(name="stock-priority-prefix", engine=EngineSetup(), order=OfflineOrder.PREFIX),
         WEIR,
-        *static_arms((32, 48, 64, 96, 128)),
+        *static_arms((16, 24, 32, 48, 64, 96)),
         *fixed_arms((128,)),
     ]
