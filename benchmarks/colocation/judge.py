@@ -48,14 +48,17 @@ class CellResult:
     verdicts: Mapping[str, Verdict]
     bound_per_s: float | None
 
-    def best_static(self) -> Verdict | None:
-        """The arm with the most served tokens among those that are not told the SLO and meet it."""
-        holding = [
+    def best_static(self, *, holding: bool = True) -> Verdict | None:
+        """The arm with the most served tokens among those that are not told the SLO.
+
+        With ``holding`` among those that meet it.
+        """
+        static = [
             verdict
             for name, verdict in self.verdicts.items()
-            if name.startswith(STATIC_KINDS) and verdict.holds
+            if name.startswith(STATIC_KINDS) and (verdict.holds or not holding)
         ]
-        return max(holding, key=lambda verdict: verdict.served.mean, default=None)
+        return max(static, key=lambda verdict: verdict.served.mean, default=None)
 
 
 Results = Mapping[Run, Measurement]

@@ -20,7 +20,7 @@ from benchmarks.colocation.cells import (
 )
 from benchmarks.colocation.judge import judge
 from benchmarks.colocation.setup import EngineSetup, engine_args
-from benchmarks.colocation.statements import claims_of
+from benchmarks.colocation.statements import claims_of, pressure_claims
 from weir_cli.loadlab.measure import Measurement
 from weir_cli.loadlab.records import OnlineLatency, latency_stats
 
@@ -158,3 +158,23 @@ def test_arms_share_every_engine_setting_but_the_step(tmp_path: Path) -> None:
         args = engine_args(tmp_path, dataclasses.replace(arm.engine, slos=()))
         differing = {base[i - 1] for i, (a, b) in enumerate(zip(base, args, strict=True)) if a != b}
         assert differing <= {"--max-num-batched-tokens", "--max-num-seqs"}
+
+
+@pytest.mark.parametrize(("tbt_s", "target"), [(0.015, ">= 1.2"), (0.030, None)])
+def test_with_the_second_workload_an_arm_that_misses_is_named_without_a_target(
+    tbt_s: float, target: str | None
+) -> None:
+    cell = Cell(slo="p99-tbt", tolerance_percent=50)
+    results = {
+        Run(workload="pressure", arm=ONLINE_ONLY, cell=None, repeat=0): measurement(),
+        Run(workload="pressure", arm=static_arms()[0], cell=None, repeat=0): measurement(
+            served=4_000.0, tbt_s=(tbt_s,)
+        ),
+        Run(workload="pressure", arm=WEIR, cell=cell, repeat=0): measurement(
+            served=5_000.0, tbt_s=(0.012,)
+        ),
+    }
+    result = judge(results, "pressure", cell, ALONE, None)
+    claims = {c.id: c for c in pressure_claims([result], online_hit_rate=0.5)}
+    assert claims["pressure/p99-tbt/50%/static"].value == pytest.approx(1.25)
+    assert claims["pressure/p99-tbt/50%/static"].target == target
