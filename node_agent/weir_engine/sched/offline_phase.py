@@ -11,7 +11,6 @@ from operator import attrgetter
 
 from weir_engine.config import Policy
 from weir_engine.kv.view import PrefixHit
-from weir_engine.latency.features import StepShape
 from weir_engine.latency.models import LatencyModel
 from weir_engine.request import Request
 from weir_engine.sched.account import OnlineLoad
@@ -19,8 +18,8 @@ from weir_engine.sched.draft import StepDraft
 from weir_engine.sched.gathering import PromptGathering
 from weir_engine.sched.plan import Work
 from weir_engine.sched.state import SchedulerState
+from weir_engine.sched.step_room import StepRoom
 
-_MEDIAN = 0.5
 _CANDIDATES = 64
 # Prompts go before decodes where a decode takes as long as this many tokens of a prompt: on GPUs
 # one over thousands of tokens of context does. Below, what counts is to finish what has begun. A
@@ -28,8 +27,6 @@ _CANDIDATES = 64
 _DEAR_DECODE = 10.0
 # A shorter piece of a prompt is not worth a place in the batch.
 _LEAST_CHUNK_TOKENS = 8
-# Whole tiles may shorten a step by one in so many of its tokens.
-_TILE_SHARE = 8
 _SOLO = attrgetter("solo")
 
 
@@ -51,9 +48,8 @@ class OfflinePhase:
         cuts gets a multiple of ``tile_tokens``. ``gathering`` None: prompts join at once.
         """
         self._state = state
-        self._model = model
+        self._room = StepRoom(model, tile_tokens=tile_tokens)
         self._prefill_first = prefill_first
-        self._tile_tokens = tile_tokens
         self._gathering = gathering
 
     def fill(self, draft: StepDraft, policy: Policy, load: OnlineLoad, limit_s: float) -> None:
@@ -89,21 +85,16 @@ class OfflinePhase:
             self._admissions(draft, policy, running, load.now_s, limit_s, must_move=must_move)
 
     def _prompts_first(self, draft: StepDraft, decoding: list[Request], limit_s: float) -> bool:
-        """As set, else True when time ends the step and a decode costs many tokens of a prompt.
-
-        Asked of the step with all the decodes and a prompt of as many tokens as are left.
-        """
+        """As set, else True when time ends the step and decodes are dear."""
         if self._prefill_first is not None:
             return self._prefill_first
-        left, count = draft.tokens_left - len(decoding), len(decoding)
-        if left < 1 or not count:
-            return False
-        shape = draft.shape.with_prefill(left, 0)
-        prompt_s = self._model.predict(shape)
-        full_s = self._model.predict(_with_decodes(shape, [r.computed_tokens for r in decoding]))
-        each_s = (prompt_s - self._model.predict(draft.shape)) / left
-        dear = _DEAR_DECODE if self._state.lane is None else 1.0
-        return full_s > limit_s and full_s - prompt_s > dear * each_s * count
+        return self._room.prefers_prompts(
+            draft.shape,
+            [request.computed_tokens for request in decoding],
+            limit_s,
+            draft.tokens_left,
+            dear=_DEAR_DECODE if self._state.lane is None else 1.0,
+        )
 
     def _gathers(self, draft: StepDraft, policy: Policy, decoding: list[Request]) -> bool:
         """True while prompts wait for more slots to come free."""
@@ -119,9 +110,7 @@ class OfflinePhase:
         if self._gathering is None or not self._gathering.short(free, len(decoding)):
             return
         tokens = draft.shape.tokens
-        fitting = self._model.max_prefill_tokens(
-            draft.shape, 0, limit_s, _MEDIAN, draft.tokens_left
-        )
+        fitting = self._room.prompt_tokens(draft.shape, 0, limit_s, draft.tokens_left)
         most = self._gathering.most_tokens(draft.decode_requests, tokens + fitting)
         if most < tokens + fitting:
             draft.tokens_left = max(most - tokens, 0)
@@ -156,7 +145,7 @@ class OfflinePhase:
             decoding = [request for request in decoding if request.id not in held]
         decoding = decoding[: max(draft.tokens_left, 0)]
         computed = [request.computed_tokens for request in decoding]
-        count = self._fitting(draft.shape, computed, limit_s)
+        count = self._room.decodes(draft.shape, computed, limit_s)
         if must_move and decoding and not draft.work:
             count = max(count, 1)
         fitting = decoding[:count]
@@ -180,23 +169,6 @@ class OfflinePhase:
                 free -= blocks
                 kept.append(request)
         return kept
-
-    def _fitting(self, shape: StepShape, computed_tokens: list[int], limit_s: float) -> int:
-        """How many decodes on top of so many tokens each fit, from the first on."""
-
-        def predicted_s(count: int) -> float:
-            return self._model.predict(_with_decodes(shape, computed_tokens[:count]))
-
-        low, high = 0, len(computed_tokens)
-        if high and predicted_s(high) <= limit_s:
-            return high
-        while low < high:
-            middle = (low + high + 1) // 2
-            if predicted_s(middle) <= limit_s:
-                low = middle
-            else:
-                high = middle - 1
-        return low
 
     def _prefills(
         self,
@@ -335,23 +307,10 @@ class OfflinePhase:
         if upper < 1:
             return 0
         least = min(upper, _LEAST_CHUNK_TOKENS)
-        tokens = self._model.max_prefill_tokens(
-            draft.shape, computed_tokens, limit_s, _MEDIAN, upper
-        )
-        if tokens < upper:
-            tokens = self._whole_tiles(draft, tokens)
+        tokens = self._room.chunk_tokens(draft.shape, computed_tokens, limit_s, upper)
         if tokens >= least:
             return tokens
         return least if must_move and not draft.work else 0
-
-    def _whole_tiles(self, draft: StepDraft, tokens: int) -> int:
-        """So many tokens, or a few less, so that the step has a multiple of the tile.
-
-        Dense kernels work in tiles, and engines keep kernels and buffers of sizes that they saw.
-        """
-        step_tokens = draft.shape.tokens + tokens
-        over = step_tokens % self._tile_tokens
-        return tokens - over if over * _TILE_SHARE <= step_tokens else tokens
 
     def _give_way(self, draft: StepDraft, running: list[Request]) -> None:
         """Offline requests block each other: the last arrival frees its blocks for the others."""
@@ -364,21 +323,6 @@ class OfflinePhase:
 def _free_slots(draft: StepDraft, policy: Policy) -> int:
     """Requests that may still join the step's batch, negative where it has too many."""
     return min(draft.seqs_left, policy.offline_seq_slots - draft.offline_seqs)
-
-
-def _with_decodes(shape: StepShape, computed_tokens: list[int]) -> StepShape:
-    """The shape with decodes on top of so many tokens each in it too."""
-    count = len(computed_tokens)
-    if not count:
-        return shape
-    return StepShape(
-        shape.prefill_tokens,
-        shape.prefill_history,
-        shape.prefill_requests,
-        shape.decode_requests + count,
-        shape.decode_context + sum(computed_tokens) + count,
-        max(shape.decode_longest, max(computed_tokens) + 1),
-    )
 
 
 def waits_for_leader(

@@ -1,0 +1,93 @@
+"""How much offline work a step has time for, by the latency model alone."""
+
+from typing import Final
+
+from weir_engine.latency.features import StepShape
+from weir_engine.latency.models import LatencyModel
+
+_MEDIAN: Final = 0.5
+# Whole tiles may shorten a step by one in so many of its tokens.
+_TILE_SHARE: Final = 8
+
+
+class StepRoom:
+    """What fits into a step of a given length, in tokens and decodes.
+
+    A step that time cuts gets a multiple of ``tile_tokens``: dense kernels work in tiles, and
+    engines keep kernels and buffers of sizes that they saw.
+    """
+
+    def __init__(self, model: LatencyModel, *, tile_tokens: int = 1) -> None:
+        self._model = model
+        self._tile_tokens = tile_tokens
+
+    def prompt_tokens(
+        self, shape: StepShape, computed_tokens: int, limit_s: float, upper: int
+    ) -> int:
+        """Tokens of a prompt, on top of so many computed ones, that fit: at most ``upper``."""
+        return self._model.max_prefill_tokens(shape, computed_tokens, limit_s, _MEDIAN, upper)
+
+    def chunk_tokens(
+        self, shape: StepShape, computed_tokens: int, limit_s: float, upper: int
+    ) -> int:
+        """As ``prompt_tokens``, a few less where time cuts the prompt, for whole tiles."""
+        tokens = self.prompt_tokens(shape, computed_tokens, limit_s, upper)
+        step_tokens = shape.tokens + tokens
+        over = step_tokens % self._tile_tokens if tokens < upper else 0
+        return tokens - over if over * _TILE_SHARE <= step_tokens else tokens
+
+    def decodes(self, shape: StepShape, computed_tokens: list[int], limit_s: float) -> int:
+        """How many decodes on top of so many tokens each fit, from the first on."""
+
+        def predicted_s(count: int) -> float:
+            return self._model.predict(_with_decodes(shape, computed_tokens[:count]))
+
+        low, high = 0, len(computed_tokens)
+        if high and predicted_s(high) <= limit_s:
+            return high
+        while low < high:
+            middle = (low + high + 1) // 2
+            if predicted_s(middle) <= limit_s:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def prefers_prompts(
+        self,
+        shape: StepShape,
+        computed_tokens: list[int],
+        limit_s: float,
+        tokens_left: int,
+        *,
+        dear: float,
+    ) -> bool:
+        """True when time ends the step and a decode costs over ``dear`` tokens of a prompt.
+
+        Asked of the step with all the decodes, on top of so many tokens each, and a prompt of as
+        many tokens as are left.
+        """
+        count = len(computed_tokens)
+        left = tokens_left - count
+        if left < 1 or not count:
+            return False
+        full = shape.with_prefill(left, 0)
+        prompt_s = self._model.predict(full)
+        full_s = self._model.predict(_with_decodes(full, computed_tokens))
+        each_s = (prompt_s - self._model.predict(shape)) / left
+        return full_s > limit_s and full_s - prompt_s > dear * each_s * count
+
+
+def _with_decodes(shape: StepShape, computed_tokens: list[int]) -> StepShape:
+    """The shape with decodes on top of so many tokens each in it too."""
+    count = len(computed_tokens)
+    if not count:
+        return shape
+    return StepShape(
+        shape.prefill_tokens,
+        shape.prefill_history,
+        shape.prefill_requests,
+        shape.decode_requests + count,
+        shape.decode_context + sum(computed_tokens) + count,
+        max(shape.decode_longest, max(computed_tokens) + 1),
+    )
