@@ -20,7 +20,7 @@ from benchmarks.colocation.arms import (
     all_arms,
     pressure_arms,
 )
-from benchmarks.colocation.cells import Baseline, Cell, all_cells, baseline_near
+from benchmarks.colocation.cells import Baseline, Cell, all_cells, baseline_before
 from benchmarks.colocation.report import report
 from benchmarks.colocation.runner import LEAD_S, AgentZygote, Bench, execute_all, load_run
 from benchmarks.colocation.setup import WORKLOADS
@@ -227,7 +227,7 @@ def read_baseline(bench: Bench, runs: Sequence[Run], workload: str) -> Baseline:
         for run in runs
         if run.workload == workload and run.arm.name == ONLINE_ONLY.name
     ]
-    return baseline_near([measured for measured in base if measured is not None], time.time())
+    return baseline_before([measured for measured in base if measured is not None], time.time())
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ BASES: dict[str, tuple[tuple[str, str], ...]] = {
     "all": (("tbt", "mean"), ("tbt", "p99"), ("ttft", "mean"), ("ttft", "p99")),
 }
 QUANTITIES = BASES["all"]
-_NEAREST = 3
+_LAST = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,13 +81,17 @@ def baseline_of(repeats: Sequence[Measurement]) -> Baseline:
     )
 
 
-def baseline_near(repeats: Sequence[Measurement], ended_s: float) -> Baseline:
-    """Of the three online-only runs nearest in time: a machine's own speed drifts by the hour.
+def baseline_before(repeats: Sequence[Measurement], ended_s: float) -> Baseline:
+    """Of the last three online-only runs before a time: a machine's own speed drifts by the hour.
+
+    The first of all where none was before.
 
     Raises:
         ValueError: no repeats.
     """
-    return baseline_of(sorted(repeats, key=lambda run: abs(run.ended_s - ended_s))[:_NEAREST])
+    ordered = sorted(repeats, key=lambda run: run.ended_s)
+    before = [run for run in ordered if run.ended_s <= ended_s]
+    return baseline_of(before[-_LAST:] or ordered[:1])
 
 
 def excess(measurement: Measurement, cell: Cell, baseline: Baseline) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.colocation.arms import Run
 from benchmarks.colocation.bound import Bound
-from benchmarks.colocation.cells import Cell, baseline_near, baseline_of, excess
+from benchmarks.colocation.cells import Cell, baseline_before, baseline_of, excess
 from weir_cli.loadlab.measure import Measurement
 
 STATIC_KINDS = ("static-", "fixed-", "stock-")
@@ -87,7 +87,7 @@ def judge(
 ) -> CellResult:
     """Every co-location arm of a workload in a cell; ``base``: the online-only arm's repeats.
 
-    A run is judged by the online-only runs nearest to it in time; ``thresholds_s`` are over all.
+    A run is judged by what it was told, or would have been; ``thresholds_s`` are over all.
     """
     names = [
         run.arm.name
@@ -113,7 +113,7 @@ def judge(
 def _verdict(
     name: str, measured: Sequence[Measurement], cell: Cell, base: Sequence[Measurement]
 ) -> Verdict:
-    over = [excess(run, cell, baseline_near(base, run.ended_s)) for run in measured]
+    over = [excess(run, cell, baseline_before(base, run.ended_s)) for run in measured]
     return Verdict(
         arm=name,
         excess=figure([min(1e3, ratio) for ratio in over]),

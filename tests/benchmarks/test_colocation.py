@@ -13,7 +13,7 @@ from benchmarks.colocation.calibrate import fit
 from benchmarks.colocation.cells import (
     Cell,
     all_cells,
-    baseline_near,
+    baseline_before,
     baseline_of,
     excess,
     holds,
@@ -75,13 +75,14 @@ def test_the_spread_of_online_only_widens_the_bound_at_five_percent_only() -> No
     assert not holds(run, Cell(slo="mean-tbt", tolerance_percent=10), BASE)
 
 
-def test_a_run_is_judged_by_the_online_only_runs_nearest_in_time() -> None:
+def test_a_run_is_judged_by_the_last_three_online_only_runs_before_it() -> None:
     early = [dataclasses.replace(measurement(tbt_s=(0.010,)), ended_s=s) for s in (1.0, 2.0, 3.0)]
     slower = [dataclasses.replace(measurement(tbt_s=(0.020,)), ended_s=s) for s in (7.0, 8.0, 9.0)]
     cell = Cell(slo="mean-tbt", tolerance_percent=20)
     run = measurement(tbt_s=(0.022,))
-    assert holds(run, cell, baseline_near([*early, *slower], 8.5))
-    assert not holds(run, cell, baseline_near([*early, *slower], 1.5))
+    assert holds(run, cell, baseline_before([*early, *slower], 9.5))
+    assert not holds(run, cell, baseline_before([*early, *slower], 6.5))
+    assert not holds(run, cell, baseline_before([*early, *slower], 0.5))
 
 
 def test_all_means_every_latency() -> None:
