@@ -87,7 +87,8 @@ def judge(
 ) -> CellResult:
     """Every co-location arm of a workload in a cell; ``base``: the online-only arm's repeats.
 
-    A run is judged by what it was told, or would have been; ``thresholds_s`` are over all.
+    A run is judged by the bounds that it was told, or would have been had anybody told it;
+    ``thresholds_s`` are over all repeats.
     """
     names = [
         run.arm.name
