@@ -127,7 +127,7 @@ def timed(name: str, trace: Path | None, seconds: float, seed: int, *, offline: 
 
 def digest(result: SimResult) -> str:
     """The same for equal results only: all digits of all numbers of all records."""
-    lines = [repr(astuple(step)) for step in result.steps]
+    lines = [repr(tuple(step)) for step in result.steps]
     lines += [repr(astuple(request)) for request in result.online]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 

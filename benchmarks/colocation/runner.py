@@ -175,7 +175,6 @@ async def execute(
     result = await measure(
         server, target, online=online, offline=offline, window=window, watch=live.watch
     )
-    result = dataclasses.replace(result, ended_s=time.time())
     more: dict[str, Any] = {"slos": [dataclasses.asdict(slo) for slo in slos]}
     if control is not None:
         more["control"] = await control.stats()

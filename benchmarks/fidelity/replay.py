@@ -17,7 +17,6 @@ from benchmarks.fidelity.traces import (
     offline_specs,
     online_specs,
 )
-from weir_agent.vllm_bridge.planner import CPU_TILE_TOKENS
 from weir_engine.config import Metric, Policy
 from weir_engine.sim.loop import Window as OfflineWindow
 from weir_engine.sim.preset_run import preset_simulation
@@ -76,7 +75,6 @@ def simulated(
         ),
         profiled=False,  # agents learn from their traffic
         guard_blocks=max(0, shape.total_blocks - blocks),
-        tile_tokens=CPU_TILE_TOKENS,
         plan_s=profile.pause_s,
         seed=seed,
     )

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from math import inf
 from unittest.mock import patch
 
 from weir_engine.sched import ttft_account
 from weir_engine.sched.gathering import PromptGathering
+from weir_engine.sched.online_room import OnlineRoom
 
 PROMPTS_ALONE = "weir, prompts alone"
 """No offline work in a step while an online prompt waits."""
-ANY_MEMORY = "weir, any memory"
-"""Steps are as long where online requests fill the KV memory as elsewhere."""
+NO_ROOM = "weir, no room kept"
+"""Offline requests are admitted into every free KV block."""
 AT_ONCE = "weir, prompts at once"
 """Offline prompts join as soon as a slot is free, in steps of any size."""
 
 _PARTS: dict[str, tuple[tuple[object, str, object], ...]] = {
     PROMPTS_ALONE: ((ttft_account, "beside_prompts_s", 0.0),),
-    ANY_MEMORY: ((ttft_account, "memory_limit_s", inf),),
+    NO_ROOM: ((OnlineRoom, "spare_blocks", 0.0),),
     AT_ONCE: ((PromptGathering, "waits", False), (PromptGathering, "short", False)),
 }
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from statistics import fmean
 
 from benchmarks.claims import Claim
-from benchmarks.papers.ablation import ANY_MEMORY, PROMPTS_ALONE
+from benchmarks.papers.ablation import NO_ROOM, PROMPTS_ALONE
 from benchmarks.papers.bros_run import Outcome
 from benchmarks.papers.bros_studies import BEST_VLLM, MAIN, MORE, VLLM, Arms, Rates, Study
 from benchmarks.papers.paper import Table, spread
@@ -177,8 +177,8 @@ def _weirs_reason(rate_s: float, seeds: list[Arms]) -> str:
         f"At {rate_s:g}/s the cache is full, and Weir preempts by recomputation where BROS copies: "
         f"BROS finishes {said('BROS')}, Weir {said('weir')}; without the TTFT objective "
         f"{said('weir, TPOT alone')}; with prompts that have time to spare as alone as others "
-        f"{said(PROMPTS_ALONE)}; with steps as long where online fills the memory as elsewhere "
-        f"{said(ANY_MEMORY)}."
+        f"{said(PROMPTS_ALONE)}; with no block kept free for online requests "
+        f"{said(NO_ROOM)}."
     )
 
 

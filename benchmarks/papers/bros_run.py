@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from benchmarks.papers.ablation import ANY_MEMORY, PROMPTS_ALONE, without
+from benchmarks.papers.ablation import NO_ROOM, PROMPTS_ALONE, without
 from benchmarks.papers.bros_workload import LONGEST_TOKENS, Sets, documents, online_of
 from weir_engine.config import EngineShape, Metric, Policy, Slo
 from weir_engine.kv.bidirectional import BidirectionalKvManager
@@ -74,7 +74,7 @@ _PRESETS = {
     "weir": "weir",
     "weir, TPOT alone": "weir",
     PROMPTS_ALONE: "weir",
-    ANY_MEMORY: "weir",
+    NO_ROOM: "weir",
 }
 
 

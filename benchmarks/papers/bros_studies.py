@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.papers.ablation import ANY_MEMORY, PROMPTS_ALONE
+from benchmarks.papers.ablation import NO_ROOM, PROMPTS_ALONE
 from benchmarks.papers.bros_run import Outcome
 
 VLLM = ("vLLM, prompts first", "vLLM, mixed steps")
@@ -13,7 +13,7 @@ MORE = (
     "BROS, most empty block",
     "weir, TPOT alone",
     PROMPTS_ALONE,
-    ANY_MEMORY,
+    NO_ROOM,
     "fixed priority",
     "adaptive",
     "aimd",

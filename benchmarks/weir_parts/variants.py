@@ -44,7 +44,7 @@ class KneeMeanAccount(tbt_account.MeanTbtAccount):
     def step_limit(self, load: OnlineLoad) -> StepLimit:
         """The bank's limit, or a hundredth over the online work."""
         limit = super().step_limit(load)
-        return replace(limit, seconds=max(limit.seconds, load.base_s * 1.01))
+        return limit._replace(seconds=max(limit.seconds, load.base_s * 1.01))
 
 
 class NoFeedback:

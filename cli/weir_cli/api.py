@@ -15,11 +15,14 @@ from typing import IO, Any, TypeVar
 import httpx
 from pydantic import BaseModel, Field, ValidationError
 
-from weir_cli.errors import CliError, ExitStatus
+from weir_cli.errors import CliError, ExitStatus, UnavailableError
 from weir_cli.settings import ClientSettings
 
 ATTEMPTS = 4
 RETRIED = frozenset({408, 429, 500, 502, 503, 504})
+# What breaks when a control plane is restarted or lost. A call that was read is not among them.
+BROKEN = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ConnectTimeout)
+SERVER_ERROR = 500
 TIMEOUT = httpx.Timeout(connect=10, read=120, write=120, pool=10)
 TERMINAL = frozenset({"completed", "failed", "expired", "cancelled"})
 Model = TypeVar("Model", bound=BaseModel)
@@ -192,11 +195,18 @@ class Api:
         self.call("DELETE", f"/admin/v1/keys/{key_id}")
 
     def call(self, method: str, path: str, **options: Any) -> dict[str, Any]:  # noqa: ANN401
-        """The JSON answer of a call that is safe to repeat; ``options`` as in httpx."""
+        """The JSON answer of a call that is safe to repeat; ``options`` as in httpx.
+
+        Raises:
+            UnavailableError: no answer, after several attempts.
+        """
         for attempt in range(1, ATTEMPTS):
             try:
-                response = self._http.request(method, path, **options)
-            except (httpx.ConnectError, httpx.ReadError, httpx.RemoteProtocolError):
+                with self._transport_errors():
+                    response = self._http.request(method, path, **options)
+            except UnavailableError as error:
+                if not isinstance(error.__cause__, BROKEN):
+                    raise
                 self._sleep(random.uniform(0, 2.0**attempt))  # noqa: S311
                 continue
             if response.status_code not in RETRIED:
@@ -241,7 +251,7 @@ class Api:
         try:
             yield
         except httpx.TransportError as error:
-            raise CliError(
+            raise UnavailableError(
                 f"no answer from {self._base_url} ({str(error) or type(error).__name__})",
                 remedy="check --url or WEIR_URL, and that the control plane runs "
                 "(`weir serve controlplane`)",
@@ -254,8 +264,12 @@ class Api:
             403: "this needs a key of another scope; `weir keys create` makes one",
             404: "check the id; ids of other tenants cannot be seen",
             413: "split the input file",
+            429: "wait for a batch to end, or cancel one",
+            503: "try again in a minute: it is busy, or waits for its database or file store",
+            507: "try again when its file store has room again",
         }
-        return CliError(
+        kind = UnavailableError if response.status_code >= SERVER_ERROR else CliError
+        return kind(
             f"refused ({response.status_code}): {_error_message(response)}",
             remedy=remedies.get(response.status_code),
             status=ExitStatus.REFUSED,
@@ -265,8 +279,8 @@ class Api:
 def _error_message(response: httpx.Response) -> str:
     try:
         error = response.json()["error"]
-        named = f"{error['param']}: " if error.get("param") else ""
-        return f"{named}{error['message']}"
+        message, param = str(error["message"]), error.get("param")
+        return f"{param}: {message}" if param and not message.startswith(param) else message
     except (ValueError, KeyError, TypeError, AttributeError):
         return response.text[:200] or response.reason_phrase
 

@@ -27,3 +27,7 @@ class CliError(Exception):
         self.message = message
         self.remedy = remedy
         self.status = status
+
+
+class UnavailableError(CliError):
+    """The control plane gives no answer now, or none of use: the same call may succeed later."""

@@ -7,9 +7,12 @@ from collections.abc import Callable
 
 from weir_cli.api import Api, Batch
 from weir_cli.console import err, lines_bar
+from weir_cli.errors import UnavailableError
 
 POLL_S = 1.0
+AWAY_POLL_S = 5.0
 PLAIN_LINE_EVERY_S = 10.0
+PATIENCE_S = 600.0
 
 
 def follow(
@@ -37,7 +40,29 @@ def follow(
             if batch.terminal:
                 return batch
             sleep(POLL_S)
-            batch = api.batch(batch.id)
+            batch = _again(api, batch, sleep=sleep, clock=clock)
+
+
+def _again(
+    api: Api, batch: Batch, *, sleep: Callable[[float], None], clock: Callable[[], float]
+) -> Batch:
+    """The batch as it is now; a control plane that is restarted meanwhile is waited for.
+
+    Raises:
+        UnavailableError: it did not answer for ten minutes.
+    """
+    since_s = clock()
+    said = False
+    while True:
+        try:
+            return api.batch(batch.id)
+        except UnavailableError as error:
+            if clock() - since_s > PATIENCE_S:
+                raise
+            if not said:
+                err.print(f"{batch.id}: {error.message}; it is waited for", markup=False)
+                said = True
+            sleep(AWAY_POLL_S)
 
 
 def _is_news(batch: Batch, shown: tuple[str, float] | None, now_s: float) -> bool:

@@ -87,6 +87,14 @@ class MethodNotAllowedError(WeirError):
     default_code = "method_not_allowed"
 
 
+class RequestTimeoutError(WeirError):
+    """The client stood still amid its body; it may send it again."""
+
+    status = 408
+    type = "invalid_request_error"
+    default_code = "request_timeout"
+
+
 class ConflictError(WeirError):
     """The caller acts on something that has moved on; give ``code``."""
 
@@ -138,3 +146,7 @@ class StorageError(WeirError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, retry_after_s=10)
+
+
+class MissingObjectError(StorageError):
+    """The file store answers, and says that it has no such object."""

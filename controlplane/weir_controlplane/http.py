@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -21,7 +21,7 @@ from weir_controlplane.errors import (
     OverloadedError,
     WeirError,
 )
-from weir_controlplane.store.database import DEFECTS, OUTAGES
+from weir_controlplane.store.database import DEFECTS, OUTAGES, is_refusal
 
 _log = structlog.get_logger(__name__)
 
@@ -70,22 +70,40 @@ def install_errors(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _on_unexpected)
 
 
-async def _on_weir_error(_request: Request, error: Exception) -> JSONResponse:
+async def _on_weir_error(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, WeirError):
         raise error
+    if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR and not isinstance(error, OverloadedError):
+        # The words of the cause, never its repr: that of a decoding error shows the text itself.
+        cause = error.__cause__
+        _log.warning(
+            "request_failed",
+            path=request.url.path,
+            error=error.message,
+            cause=None if cause is None else f"{type(cause).__name__}: {cause}"[:500],
+        )
     return error_response(error)
 
 
 async def _on_invalid(_request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, RequestValidationError):
         raise error
-    first: dict[str, Any] = error.errors()[0]
-    place = [str(part) for part in first["loc"] if part not in {"body", "query", "path", "header"}]
-    param = ".".join(place) or None
-    named = f"{param}: " if param else ""
-    return error_response(
-        InvalidRequestError(f"{named}{first['msg']}", param=param, code="invalid_value")
-    )
+    return error_response(_refusal(error.errors()[0]))
+
+
+def _refusal(found: Mapping[str, Any]) -> InvalidRequestError:
+    """What is wrong with a request, of one of FastAPI's findings."""
+    place = [str(part) for part in found["loc"][1:]]  # the first says: body, query, path, header
+    if found["type"] == "json_invalid":
+        why = f"{found['ctx']['error']} at character {int(place[-1]) + 1}"
+        return InvalidRequestError(f"the body is not JSON: {why}", code="invalid_json")
+    if not place:
+        return InvalidRequestError(
+            "the body must be a JSON object, with Content-Type: application/json",
+            code="invalid_value",
+        )
+    param = ".".join(place)
+    return InvalidRequestError(f"{param}: {found['msg']}", param=param, code="invalid_value")
 
 
 async def _on_http(request: Request, error: Exception) -> JSONResponse:
@@ -103,7 +121,11 @@ async def _on_http(request: Request, error: Exception) -> JSONResponse:
     return response
 
 
-async def _on_database(_request: Request, error: Exception) -> JSONResponse:
+async def _on_database(request: Request, error: Exception) -> JSONResponse:
+    if is_refusal(error):
+        _log.warning("value_refused", path=request.url.path)
+        message = "a text has a NUL character, or a number is more than the database holds"
+        return error_response(InvalidRequestError(message, code="invalid_value"))
     cause = getattr(error, "orig", None) or error
     _log.warning("database_unavailable", error=str(cause)[:500])
     return error_response(OverloadedError("the database cannot be reached", code="unavailable"))

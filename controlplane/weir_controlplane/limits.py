@@ -14,6 +14,7 @@ from weir_controlplane.errors import (
     InvalidRequestError,
     OverloadedError,
     PayloadTooLargeError,
+    RequestTimeoutError,
     WeirError,
 )
 from weir_controlplane.http import error_response
@@ -23,6 +24,7 @@ from weir_controlplane.services import Services
 _STREAMED = re.compile(r"POST /v1/files/?|PUT /internal/v1/chunks/[^/]+/results/?")
 _ALWAYS = frozenset({"/healthz", "/readyz", "/metrics"})
 _CLIENT_ERROR, _HTTP_ERROR = 400, 500
+BODY_IDLE_S = 60.0  # a client that is gone without a word must not keep its place
 _DRAIN_BYTES = 16 << 20
 _DRAIN_S = 5.0
 
@@ -87,7 +89,7 @@ class _Limits:
 
         async def watched_send(message: Message) -> None:
             nonlocal status
-            if body.over:  # whatever the application made of the broken body
+            if body.refusal is not None:  # whatever the application made of the broken body
                 return
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -96,10 +98,9 @@ class _Limits:
 
         try:
             await self._app(scope, body, watched_send)
-            if body.over:
-                refusal = body.too_large()
-                status = refusal.status
-                await _answer(refusal, scope, body, send)
+            if body.refusal is not None:
+                status = body.refusal.status
+                await _answer(body.refusal, scope, body, send)
         finally:
             route = getattr(scope.get("route"), "path", "unknown")
             self._count.labels(scope["method"], route, str(status)).inc()
@@ -107,23 +108,35 @@ class _Limits:
 
 
 class _Body:
-    """A request's body: an ASGI receive that ends in an error where it passes its bound."""
+    """A request's body: an ASGI receive that ends in an error where it passes a bound.
+
+    ``refusal`` is that error, for the answer: an application may have made another one of it.
+    """
 
     def __init__(self, scope: Scope, receive: Receive, bound_bytes: int | None) -> None:
         headers = dict(scope["headers"])
         length = headers.get(b"content-length", b"0")
         self.announced_bytes = int(length) if length.isdigit() else 0
         self.bound_bytes = bound_bytes
-        self.over = False
+        self.refusal: WeirError | None = None
         self.unread = self.announced_bytes > 0 or b"transfer-encoding" in headers
         self._receive = receive
         self._received_bytes = 0
 
     async def __call__(self) -> Message:
-        message = await self._next()
+        # After its body a client may be silent for as long as its answer takes.
+        idle_s = BODY_IDLE_S if self.unread else None
+        try:
+            async with asyncio.timeout(idle_s):
+                message = await self._next()
+        except TimeoutError:
+            self.refusal = RequestTimeoutError(
+                f"nothing of the body came for {idle_s:g} s; send it again"
+            )
+            raise self.refusal from None
         if self.bound_bytes is not None and self._received_bytes > self.bound_bytes:
-            self.over = True
-            raise self.too_large()
+            self.refusal = self.too_large()
+            raise self.refusal
         return message
 
     async def drained(self) -> bool:

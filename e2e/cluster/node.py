@@ -18,7 +18,6 @@ from e2e.cluster.api_server import ADMINS, ApiServer
 from e2e.cluster.node_config import NodePaths
 
 NODE_NAME = "weir-node"
-CNI_PLUGINS = ("bridge", "loopback", "host-local", "portmap")
 IMAGE_NAMESPACE = "k8s.io"
 
 

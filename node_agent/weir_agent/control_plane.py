@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from http import HTTPStatus
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import httpx
 from pydantic import BaseModel, ValidationError
@@ -21,6 +21,7 @@ from weir_agent.chunks.spool import Sealed
 
 # 401 and 403 too: tokens are rotated, pods registered and keys replaced a little late.
 RETRY_STATUS = frozenset({401, 403, 408, 425, 429, 500, 502, 503, 504, 507})
+UNREADABLE = "unreadable_reply"
 TOKEN_KEPT_S = 30.0
 MAX_ERROR_CHARACTERS = 300
 _Body = TypeVar("_Body", bound=BaseModel)
@@ -140,7 +141,7 @@ class HttpControlPlane:
             )
         )
         records = response.content.split(b"\n")
-        return [_parse(wire.InputLine, record) for record in records if record.strip()]
+        return [_input_line(record) for record in records if record.strip()]
 
     async def upload(self, lease: wire.Lease, sealed: Sealed) -> str:
         """The id of the stored upload.
@@ -207,18 +208,34 @@ async def _stream(blocks: Iterator[bytes]) -> AsyncIterator[bytes]:
         yield block
 
 
-def _parse(model: type[_Body], content: bytes) -> _Body:
+def _input_line(record: bytes) -> wire.InputLine:
+    # What users wrote: pydantic's own parser refuses text that is no Unicode, and depth.
     try:
-        return model.model_validate_json(content)
+        given = json.loads(record)
+    except ValueError as error:
+        raise ControlPlaneError(f"InputLine: {error}", retry=True, code=UNREADABLE) from None
+    return _validated(wire.InputLine, wire.InputLine.model_validate, given)
+
+
+def _parse(model: type[_Body], content: bytes) -> _Body:
+    return _validated(model, model.model_validate_json, content)
+
+
+def _validated(model: type[_Body], validate: Callable[[Any], _Body], given: object) -> _Body:
+    try:
+        return validate(given)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in problem["loc"])
         raise ControlPlaneError(
-            f"{model.__name__}.{where}: {problem['msg']}", retry=True, code="unreadable_reply"
+            f"{model.__name__}.{where}: {problem['msg']}", retry=True, code=UNREADABLE
         ) from None
 
 
 def _error_of(response: httpx.Response) -> tuple[str, str]:
+    if response.is_redirect:
+        target = response.headers.get("location", "another address")
+        return "redirected", f"to {target}: name the address that answers in WEIR_CONTROL_PLANE_URL"
     try:
         error = json.loads(response.content)["error"]
         return str(error.get("code") or ""), str(error.get("message"))[:MAX_ERROR_CHARACTERS]

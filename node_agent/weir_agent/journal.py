@@ -129,9 +129,12 @@ class CrashJournal:
     def _append(self, record: list[object]) -> None:
         content = json.dumps(record).encode() + b"\n"
         try:
-            os.write(self._descriptor, content)
+            written = os.write(self._descriptor, content)
         except OSError as error:
             if error.errno not in DISK_ERRORS:
                 raise
             raise DiskFullError(f"{self._path}: {error.strerror}") from None
+        if written < len(content):  # the last bytes of a volume take a part, and say nothing
+            os.ftruncate(self._descriptor, self._size_bytes)
+            raise DiskFullError(f"{self._path}: no room for a whole record")
         self._size_bytes += len(content)

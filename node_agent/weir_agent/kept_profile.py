@@ -69,6 +69,8 @@ class KeptProfile:
                 await asyncio.to_thread(self.write, profile)
         except (OSError, TimeoutError, EngineGoneError) as error:
             log.warning("latency_profile.not_saved", reason=str(error))
+        except Exception:  # a profile that cannot be had must not stop online traffic
+            log.exception("latency_profile.fault")
 
     async def keep(self, engine: Engine) -> None:
         """Saves once a minute until it is cancelled."""

@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.5, 10.0
 MOST_NEXT_SYNC_S = 60.0
 MOST_RETURNED, MOST_DEATHS = 256, 16  # in one call; the next one brings the rest
-STALE_INCARNATION, STALE_SEQUENCE = "stale_incarnation", "stale_sequence"
+STALE_INCARNATION = "stale_incarnation"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,17 +62,17 @@ class SyncLoop:
     async def run(self) -> None:
         """Syncs until it is cancelled."""
         while True:
-            try:
-                pause_s = await self.once()
-            except Exception:  # a fault here must not stop online traffic
-                log.exception("sync.fault")
-                pause_s = MOST_PAUSE_S
+            pause_s = await self.once()
             await asyncio.sleep(pause_s)
 
     async def once(self) -> float:
         """One call; returns the pause before the next one, in seconds."""
         async with self._one_at_a_time:
-            return await self._exchange()
+            try:
+                return await self._exchange()
+            except Exception:  # a fault here must neither stop online traffic nor cut its drain
+                log.exception("sync.fault")
+                return MOST_PAUSE_S
 
     async def _exchange(self) -> float:
         request = self._request()

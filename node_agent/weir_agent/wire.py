@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(allow_inf_nan=False)]
+ChunkId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,128}$")]  # names a folder
 AgentState = Literal["starting", "serving", "draining", "engine_down", "disk_full"]
 
 
@@ -154,7 +155,7 @@ class Policy(Wire):
 class Lease(Wire):
     """A chunk of a batch, leased to this agent."""
 
-    chunk_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,128}$")]  # names a folder
+    chunk_id: ChunkId
     attempt: Annotated[int, Field(ge=0)]
     nonce: str
     lease_s: Seconds = 90.0
@@ -177,7 +178,7 @@ class Lease(Wire):
 class Cancel(Wire):
     """A chunk whose work must stop."""
 
-    chunk_id: str
+    chunk_id: ChunkId
     reason: str = ""
 
 
@@ -188,7 +189,7 @@ class SyncReply(Wire):
     next_sync_s: Annotated[Seconds, Field(ge=0)] = 1.0
     policy: Policy | None = None
     chunks: tuple[Lease, ...] = ()
-    lost: tuple[str, ...] = ()
+    lost: tuple[ChunkId, ...] = ()
     cancel: tuple[Cancel, ...] = ()
     deaths_accepted: tuple[str, ...] = ()
     adopted: tuple[Lease, ...] = ()

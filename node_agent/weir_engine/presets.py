@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from weir_engine.config import ONLINE_ONLY, EngineShape, Policy, Slo
+from weir_engine.config import ONLINE_ONLY, EngineShape, Metric, Policy, Slo
 from weir_engine.errors import ConfigError
 from weir_engine.kv.bidirectional import BidirectionalKvManager
 from weir_engine.kv.eviction import ClassedEviction, EvictionPolicy, LruEviction
@@ -72,9 +72,10 @@ class Preset:
     eviction: EvictionPolicy = _CLASSED
     admission: Callable[[Parts], Admission] | None = None
     prefill_first: bool | None = False
-    whole_tiles: bool = False
     gather_prompts: bool = False
+    keep_room: bool = False
     stagger_prompts: bool = True
+    full_bursts: bool = False
     packing: Callable[[Parts], PackingFactory] | None = None
     manager: Callable[..., KvManager] = KvManager
 
@@ -120,6 +121,14 @@ def _priority_packing(parts: Parts) -> PackingFactory:
     return make
 
 
+def _has_ttft_tail(slos: Sequence[Slo]) -> bool:
+    return any(slo.metric is Metric.TTFT and not slo.is_mean for slo in slos)
+
+
+def _has_ttft_mean(slos: Sequence[Slo]) -> bool:
+    return any(slo.metric is Metric.TTFT and slo.is_mean for slo in slos)
+
+
 def _by_prefix(parts: Parts) -> OfflineOrder:  # noqa: ARG001
     return OfflinePool()
 
@@ -148,8 +157,9 @@ SEATS: dict[str, Preset] = {
         pool=_by_prefix,
         eviction=ClassedEviction(guard_online=True),
         prefill_first=None,
-        whole_tiles=True,
         gather_prompts=True,
+        keep_room=True,
+        full_bursts=True,
     ),
     "hygen": Preset(
         source="HyGen §4",
@@ -246,7 +256,6 @@ def build_scheduler(  # noqa: PLR0913 - the composition root
     lane: CpuLaneView | None = None,
     swap: SwapModel | None = None,
     may_refuse: bool = False,
-    tile_tokens: int = 1,
 ) -> Scheduler:
     """A scheduler with the preset's collaborators.
 
@@ -254,7 +263,7 @@ def build_scheduler(  # noqa: PLR0913 - the composition root
     ``static_budget_s`` is the step budget of ``hygen``, found by profiling. ``lane`` is attention
     on host CPUs where the engine has it, ``swap`` what copying KV to and from the host takes.
     ``may_refuse``: the engine can turn online requests away; without it no preset's admission is
-    used. ``tile_tokens``: the engine has kernels and buffers for multiples of so many tokens.
+    used.
 
     Raises:
         ConfigError: an unknown preset, or one that lacks what it needs.
@@ -289,9 +298,10 @@ def build_scheduler(  # noqa: PLR0913 - the composition root
             admission=admission,
             lane=lane,
             prefill_first=seats.prefill_first,
-            tile_tokens=tile_tokens if seats.whole_tiles else 1,
             gathering=gathering,
+            keeps_room=seats.keep_room and (lane is not None or _has_ttft_tail(slos)),
             stagger_prompts=seats.stagger_prompts,
+            joins_beside_decodes=seats.full_bursts and not _has_ttft_mean(slos),
             packing=None if seats.packing is None else seats.packing(parts),
         ),
         policy=policy,

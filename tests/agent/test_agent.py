@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
 from tests.agent.conftest import PATIENCE_S, StartAgent
 from tests.support.fake_control_plane import FakeControlPlane, completion_lines
@@ -50,6 +51,39 @@ async def test_a_line_that_asks_for_too_much_fails_alone(
     statuses = {n: r[0]["response"]["status_code"] for n, r in control_plane.results.items()}
     assert statuses == {1: 200, 2: 400, 3: 200}
     assert control_plane.results[2][0]["response"]["body"]["error"]["param"] == "n"
+
+
+async def test_a_line_that_holds_half_a_character_fails_alone(
+    start_agent: StartAgent, control_plane: FakeControlPlane
+) -> None:
+    lines = completion_lines(4)
+    lines[1]["body"]["prompt"] = "a text that was cut within its last character \ud83d"
+    lines[2]["body"]["\ud83d"] = "a name that was cut"
+    control_plane.add_chunk(lines)
+    async with start_agent() as running:
+        await running.until(lambda: control_plane.done)
+    statuses = {n: r[0]["response"]["status_code"] for n, r in control_plane.results.items()}
+    assert statuses == {1: 200, 2: 400, 3: 400, 4: 200}
+    errors = [control_plane.results[n][0]["response"]["body"]["error"] for n in (2, 3)]
+    assert [error["param"] for error in errors] == ["prompt", r"\ud83d"]
+
+
+async def test_a_chunk_whose_lines_cannot_be_had_stops_no_other(
+    start_agent: StartAgent, control_plane: FakeControlPlane
+) -> None:
+    """An input file that is gone from the store is one batch's trouble."""
+    gone = control_plane.add_chunk(completion_lines(4))
+    control_plane.unreadable = {gone}
+    for first in (11, 21):
+        control_plane.add_chunk(completion_lines(4, first=first))
+    with capture_logs() as logs:
+        async with start_agent() as running:
+            await running.until(lambda: len(control_plane.results) == 8)
+            control_plane.unreadable = set()
+            await running.until(lambda: control_plane.done)
+    assert len(control_plane.results) == 12
+    told = {(log["chunk_id"], log["error"]) for log in logs if log["event"] == "chunk.not_read"}
+    assert told == {(gone, "503 storage_unavailable: storage_unavailable")}
 
 
 async def test_the_window_is_four_times_the_slots(
@@ -140,11 +174,25 @@ async def test_a_lost_commit_reply_doubles_nothing(
     control_plane.add_chunk(completion_lines(5))
     control_plane.lose_commit_replies = 2
     async with start_agent() as running:
-        await running.until(
-            lambda: not running.agent.stores.spool.reserved_bytes and control_plane.done
-        )
+        with capture_logs() as logs:
+            await running.until(
+                lambda: not running.agent.stores.spool.reserved_bytes and control_plane.done
+            )
     assert all(len(records) == 1 for records in control_plane.results.values())
-    assert len(control_plane.commits) == 1
+    assert (len(control_plane.commits), control_plane.bodies) == (1, 1)
+    told = {log["chunk_id"] for log in logs if log["event"] == "chunk.not_delivered"}
+    assert told == {"chunk-0"}
+
+
+async def test_an_upload_that_the_control_plane_lost_is_sent_again(
+    start_agent: StartAgent, control_plane: FakeControlPlane
+) -> None:
+    control_plane.add_chunk(completion_lines(5))
+    control_plane.lose_uploads = 1
+    async with start_agent() as running:
+        await running.until(lambda: control_plane.done)
+    assert (len(control_plane.results), control_plane.bodies) == (5, 2)
+    assert len(running.engine.executed) == 5  # nothing was run twice
 
 
 async def test_a_cancelled_chunk_stops_and_commits_what_it_has(
@@ -345,6 +393,27 @@ async def test_draining_finishes_streams_that_run(start_agent: StartAgent) -> No
             text = (await answer.aread()).decode()
     assert text.count('"text"') == 3
     assert json.loads(text.split("data: ")[3].split("\n")[0])["choices"] == [{"text": "c"}]
+
+
+async def test_a_fault_while_work_is_handed_back_cuts_no_stream(
+    start_agent: StartAgent, control_plane: FakeControlPlane
+) -> None:
+    control_plane.add_chunk(completion_lines(4))
+    engine = FakeEngine(held=True, delay_s=0.3)
+    async with start_agent(engine) as running:
+        await running.until(lambda: len(engine.resident) == 4)
+        engine.step_mean_s = float("nan")  # what no body of a sync can say
+        beats = len(engine.policies)
+        await running.until(lambda: len(engine.policies) > beats)
+        async with (
+            httpx.AsyncClient(base_url=running.url) as client,
+            client.stream("POST", "/v1/completions", json={"prompt": "x"}) as answer,
+        ):
+            running.agent.request_stop()
+            text = (await answer.aread()).decode()
+        await asyncio.wait_for(running.task, PATIENCE_S)
+    assert text.count('"text"') == 3
+    assert engine.stopped
 
 
 async def test_a_full_disk_is_a_state_and_loses_nothing(

@@ -66,6 +66,24 @@ def test_a_refusal_names_the_field(url: str, body: dict[str, Any], param: str) -
 
 
 @pytest.mark.parametrize(
+    ("url", "body", "param"),
+    [
+        (COMPLETIONS, {"prompt": "cut \ud83d"}, "prompt"),
+        (COMPLETIONS, {"prompt": "x", "stop": ["\ude00"]}, "stop"),
+        (CHAT, {"messages": [{"role": "user", "content": [{"text": "\ud83d"}]}]}, "messages"),
+        (CHAT, {"messages": [], "tools": [{"\ud83d": 1}]}, "tools"),
+        (CHAT, {"messages": [], "\ud83d": 1}, r"\ud83d"),
+    ],
+)
+def test_text_that_was_cut_within_a_character_is_refused(
+    url: str, body: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(BodyError, match=r"\\ud83d|\\ude00") as refusal:
+        prepared(url, **body)
+    assert refusal.value.as_body()["error"]["param"] == param
+
+
+@pytest.mark.parametrize(
     "part",
     [
         {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}},

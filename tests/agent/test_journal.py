@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from weir_agent import journal as journal_module
+from weir_agent.chunks.spool import DiskFullError
 from weir_agent.journal import CrashJournal
 from weir_agent.main import record_fault
 
@@ -66,6 +68,21 @@ def test_a_torn_record_is_skipped(tmp_path: Path) -> None:
     with (tmp_path / "resident.ndjson").open("ab") as file:
         file.write(b'["+", "chu')
     assert journal.recover() == {("chunk", 1, 1): False}
+    journal.close()
+
+
+def test_half_a_record_that_a_full_disk_took_spoils_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = CrashJournal(tmp_path)
+    journal.enter("chunk", 1, 1, solo=False)
+    write = os.write
+    with monkeypatch.context() as full:
+        full.setattr("weir_agent.journal.os.write", lambda fd, content: write(fd, content[:7]))
+        with pytest.raises(DiskFullError, match="no room for a whole record"):
+            journal.enter("chunk", 1, 2, solo=False)
+    journal.enter("chunk", 1, 3, solo=False)
+    assert journal.recover() == {("chunk", 1, 1): False, ("chunk", 1, 3): False}
     journal.close()
 
 

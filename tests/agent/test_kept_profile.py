@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,6 +46,21 @@ def test_a_file_that_is_no_profile_is_no_obstacle(tmp_path: Path, content: bytes
     profile = learned()
     kept.write(profile)
     assert kept.read() is not None
+
+
+async def test_an_engine_that_cannot_tell_what_it_learned_still_ends_in_order(
+    start_agent: StartAgent, tmp_path: Path
+) -> None:
+    class Forgetful(FakeEngine):
+        async def latency_profile(self) -> Mapping[str, Any]:
+            raise RuntimeError("Call to weir_latency_profile method failed")  # vLLM's wording
+
+    engine = Forgetful()
+    async with start_agent(engine) as running:
+        await running.until(lambda: running.agent._serving)
+        await running.stop()
+    assert engine.stopped
+    assert not (tmp_path / "agent" / FILE_NAME).exists()
 
 
 async def test_an_agent_leaves_what_its_engine_learned(

@@ -63,6 +63,21 @@ def test_results_survive_the_process_and_half_a_line_does_not(tmp_path: Path) ->
     second.close()
 
 
+@pytest.mark.parametrize("torn", [b"\0" * 40 + b"\n", b'{"line": 4, "te\0\0\n', b"7\n", b"{}\n"])
+def test_what_a_power_failure_left_ends_the_recovery(tmp_path: Path, torn: bytes) -> None:
+    """§8 rule 3: nothing but what is whole is delivered; the rest of the chunk runs again."""
+    first = spool(tmp_path)
+    first.open(lease()).append(2, record(2))
+    first.close()
+    stored = tmp_path / "chunk" / "results.ndjson"
+    stored.write_bytes(stored.read_bytes() + torn + record(3))
+    second = spool(tmp_path)
+    file = second.open(lease(attempt=2))
+    assert file.finished == {2}
+    assert b"".join(file.seal().blocks()) == stored.read_bytes() == record(2)
+    second.close()
+
+
 def test_what_nobody_holds_is_deleted(tmp_path: Path) -> None:
     first = spool(tmp_path)
     for name in ("held", "gone"):

@@ -103,7 +103,7 @@ class TestClaims:
             "BROS, paged": outcome(0.06, 3.0, 0.8),
             "weir, TPOT alone": outcome(0.05, 4.5, 0.8),
             "weir, prompts alone": outcome(0.03, 3.0, 0.96),
-            "weir, any memory": outcome(0.05, 4.1, 0.85),
+            "weir, no room kept": outcome(0.05, 4.1, 0.85),
         }
         return {rate_s: dict(arms) for rate_s in STUDIES[0].rates_s}
 

@@ -53,6 +53,7 @@ def measurement(
         preemptions=0,
         offline_errors=0,
         errors=(),
+        ended_s=1.8e9,
     )
 
 

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from weir_cli import batch as batch_module
-from weir_cli.api import Api
-from weir_cli.errors import CliError, ExitStatus
+from weir_cli.api import Api, Batch
+from weir_cli.errors import CliError, ExitStatus, UnavailableError
 from weir_cli.main import main
 from weir_cli.settings import ClientSettings
 from weir_cli.watch import follow
@@ -124,6 +124,27 @@ def test_submit_wait_follows_to_the_end(
         "batch_1: in_progress",
         "batch_1: completed",
     ]
+
+
+def test_watching_goes_on_when_the_control_plane_is_back(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    away = [httpx.ConnectError] * 5, [refusal(503, message="the database cannot be reached")] * 5
+    server.on("GET /v1/batches/batch_1", ok(batch()), *away[0], *away[1], ok(batch("completed")))
+    assert main(["batch", "status", "batch_1", "--watch"]) == 0
+    said = capsys.readouterr().err
+    assert said.count("no answer from http://weir.test:8080 (broken); it is waited for") == 1
+    assert "batch_1: completed" in said
+
+
+def test_watching_ends_when_the_control_plane_stays_away(server: Server) -> None:
+    server.on("GET /v1/batches/batch_1", httpx.ConnectError)
+    transport = httpx.MockTransport(server)
+    api = Api(ClientSettings(url="http://weir.test"), transport=transport, sleep=no_sleep)
+    passed = iter(range(0, 100_000, 60))
+    with pytest.raises(UnavailableError, match="no answer"):
+        follow(api, Batch.model_validate(batch()), sleep=no_sleep, clock=lambda: next(passed))
+    assert 10 < len(server.asked) < 100
 
 
 def test_content_errors_are_shown_with_their_line(
@@ -255,7 +276,15 @@ def test_a_missing_key_is_named(
     [
         (httpx.ConnectError, ExitStatus.UNREACHABLE, "no answer from http://weir.test:8080"),
         (refusal(401), ExitStatus.REFUSED, "remedy: check --api-key or WEIR_API_KEY"),
+        (httpx.ConnectTimeout, ExitStatus.UNREACHABLE, "no answer from http://weir.test:8080"),
+        (httpx.ReadTimeout, ExitStatus.UNREACHABLE, "no answer from http://weir.test:8080"),
         (refusal(400, param="limit"), ExitStatus.REFUSED, "refused (400): limit: no"),
+        (
+            refusal(400, param="limit", message="limit: too many"),
+            ExitStatus.REFUSED,
+            "refused (400): limit: too many",
+        ),
+        (refusal(503), ExitStatus.REFUSED, "remedy: try again in a minute"),
         (httpx.Response(500, text="<html>"), ExitStatus.REFUSED, "refused (500): <html>"),
         (ok([]), ExitStatus.REFUSED, "does not answer like a Weir control plane"),
         (ok({"data": [{}]}), ExitStatus.REFUSED, "does not answer like a Weir control plane"),

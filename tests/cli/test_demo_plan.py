@@ -39,6 +39,7 @@ ALONE = Measurement(
     preemptions=0,
     offline_errors=0,
     errors=(),
+    ended_s=1.8e9,
 )
 
 

@@ -87,7 +87,7 @@ def test_a_plan_that_cannot_hold_says_so(capsys: pytest.CaptureFixture[str]) -> 
         (["--backend", "magic"], "--backend: 'magic' is unknown"),
         (["--profile", "abacus"], "--profile: profile is 'abacus'"),
         (["--profile", "a100-80gb-llama-2-70b-tp1"], "use more GPUs"),
-        (["--slo", "tbt:p99"], "--slo 'tbt:p99'"),
+        (["--slo", "tbt:p99"], "--slo 'tbt:p99': it has 2 of 3 parts"),
         (["--slo", "tbt:max:1"], "give 'mean' or"),
         (["--trace", "/nowhere/trace.csv"], "/nowhere/trace.csv"),
         (["--start", "1000000"], "no request is left"),
@@ -102,6 +102,18 @@ def test_a_wrong_option_is_named(
 ) -> None:
     assert main(["sim", "--seconds", "5", *arguments]) == ExitStatus.USAGE
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("option", ["--json", "--chrome", "--plots"])
+def test_a_place_that_cannot_be_written_is_named(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    place = tmp_path / "file" / "below"
+    assert main(["sim", "--seconds", "2", option, str(place), *SMALL]) == ExitStatus.FAILED
+    said = "".join(capsys.readouterr().err.split())
+    assert f"{place}:" in said
+    assert "thatcanbewritten" in said
 
 
 def test_a_bad_row_names_the_option_row_and_field(

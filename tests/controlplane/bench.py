@@ -33,6 +33,32 @@ def record(line: int) -> bytes:
     return json.dumps(value).encode() + b"\n"
 
 
+async def put_submitted(database: Database, *, size_bytes: int, others: Sequence[str] = ()) -> str:
+    """The id of a batch that waits for its validation.
+
+    Its input of that size is to be stored under ``files/in``; ``others`` are further files.
+    """
+    async with database.transaction() as session:
+        session.add(Tenant(id="t", name="t", created_at=1.0))
+        await session.flush()
+        for name in ("in", *others):
+            session.add(
+                File(
+                    id=name, tenant_id="t", filename=name, purpose="batch", size_bytes=size_bytes,
+                    status="processed", storage_key=f"files/{name}", created_at=1.0,
+                )
+            )  # fmt: skip
+        await session.flush()
+        session.add(
+            Batch(
+                id="b", tenant_id="t", input_file_id="in", endpoint="/v1/completions",
+                completion_window="24h", output_expires_s=3600, status="validating",
+                created_at=1.0, expires_at=2e10, fingerprint="f", matched_retry_counts=[],
+            )
+        )  # fmt: skip
+    return "b"
+
+
 async def put_batch(
     database: Database, *, lines: int, chunk_lines: int = 4, model: str = "tiny"
 ) -> str:

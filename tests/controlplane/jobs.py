@@ -21,13 +21,18 @@ ENDPOINT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
 
 def input_lines(count: int, *, documents: int = 5, model: str = "tiny") -> bytes:
     """``count`` lines over shared documents; custom ids ``line-1`` and so on."""
-    lines = []
-    for number in range(1, count + 1):
-        text = f"document {number % documents} " + "word " * 40 + f"question {number}"
-        body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 8}
-        value = {"custom_id": f"line-{number}", "method": "POST", "url": ENDPOINT, "body": body}
-        lines.append(json.dumps(value).encode())
-    return b"\n".join(lines)
+    texts = [
+        f"document {number % documents} " + "word " * 40 + f"question {number}"
+        for number in range(1, count + 1)
+    ]
+    return b"\n".join(input_line(n, text, model=model) for n, text in enumerate(texts, 1))
+
+
+def input_line(number: int, text: str, *, model: str = "tiny") -> bytes:
+    """The line with custom id ``line-NUMBER`` and this prompt."""
+    body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 8}
+    value = {"custom_id": f"line-{number}", "method": "POST", "url": ENDPOINT, "body": body}
+    return json.dumps(value).encode()
 
 
 @dataclass
@@ -44,7 +49,10 @@ class Lab:
 
     async def submit(self, count: int, **given: Any) -> str:  # noqa: ANN401
         """The id of a batch that is in progress."""
-        content = input_lines(count, **given)
+        return await self.submit_content(input_lines(count, **given))
+
+    async def submit_content(self, content: bytes) -> str:
+        """The id of a batch of these lines that is in progress."""
         file = await self.openai.files.create(file=("in.jsonl", content), purpose="batch")
         batch = await self.openai.batches.create(
             input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h"

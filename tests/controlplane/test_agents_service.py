@@ -23,7 +23,8 @@ from weir_controlplane.forecast.demand import BUCKET_S
 from weir_controlplane.forecast.series import DAYS_S, RECENT_S
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import Database
-from weir_controlplane.store.models import Agent, Chunk, KvDemand, ServedModel
+from weir_controlplane.store.fleet_models import Agent, KvDemand, ServedModel
+from weir_controlplane.store.models import Chunk
 
 
 @pytest.fixture
@@ -52,6 +53,12 @@ async def test_only_an_agents_key_syncs_and_only_as_that_agent(desk: Lab) -> Non
     ("wrong", "param"),
     [
         ({"sequence": 0}, "sequence"),
+        ({"sequence": 10**30}, "sequence"),
+        ({"incarnation": 10**30}, "incarnation"),
+        ({"models": [{"name": "tiny", "max_model_len": 10**30}]}, "models.0.max_model_len"),
+        ({"models": [{"name": "a\0"}]}, "models.0.name"),
+        ({"boot_id": "a\0"}, "boot_id"),
+        ({"service": "a\0"}, "service"),
         ({"state": "asleep"}, "state"),
         ({"room": {"lines": -1}}, "room.lines"),
         ({"chunks": [{"chunk_id": "c", "attempt": 1}]}, "chunks.0.nonce"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ import httpx2
 import openai
 import pytest
 from sqlalchemy import update
+from structlog.testing import capture_logs
 from typing_extensions import override
 
 from tests.controlplane.batch_calls import create, creation, lines, upload
 from tests.controlplane.fleet import Fleet
-from tests.controlplane.support import Plane, make_settings, running
+from tests.controlplane.support import Plane, eventually, make_settings, running
 from weir_controlplane.store.models import Batch
 
 STANDING = pytest.mark.asyncio(loop_scope="module")
@@ -77,6 +79,8 @@ async def test_an_empty_file_is_a_content_error(plane: Plane, client: openai.Asy
         ({"input_file_id": None}, "input_file_id"),
         ({"input_file_id": "\x00"}, "input_file_id"),
         ({"metadata": {"k": "\x00"}}, "metadata"),
+        ({"metadata": {"k": "cut \ud83d"}}, "metadata"),
+        ({"metadata": {"\ud83d": "x"}}, "metadata"),
     ],
 )
 async def test_a_wrong_create_names_the_field(
@@ -84,19 +88,59 @@ async def test_a_wrong_create_names_the_field(
 ) -> None:
     files = {"file": ("in.jsonl", lines(1))}
     file = (await tenant.post("/v1/files", data={"purpose": "batch"}, files=files)).json()
-    answer = await tenant.post("/v1/batches", json=creation(file["id"], **changes))
+    content = json.dumps(creation(file["id"], **changes))
+    headers = {"Content-Type": "application/json"}
+    answer = await tenant.post("/v1/batches", content=content, headers=headers)
     assert answer.status_code == (404 if changes == {"input_file_id": "file-none"} else 400)
     assert answer.json()["error"]["param"] == param
     assert (await tenant.get("/v1/batches")).json()["data"] == []
 
 
 @STANDING
-@pytest.mark.parametrize("content", [b"", b"{", b"[" * 100_000, b"null", b"\xff"])
-async def test_a_body_that_is_no_json_is_a_400(tenant: httpx.AsyncClient, content: bytes) -> None:
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "must be a JSON object"),
+        (b"null", "must be a JSON object"),
+        (b"{", "is not JSON: Expecting property name enclosed in double quotes at character 2"),
+        (b"[" * 100_000, "body"),
+        (b"\xff", "body"),
+    ],
+)
+async def test_a_body_that_is_no_json_is_a_400(
+    tenant: httpx.AsyncClient, content: bytes, message: str
+) -> None:
     headers = {"Content-Type": "application/json"}
     answer = await tenant.post("/v1/batches", content=content, headers=headers)
     assert answer.status_code == 400
     assert answer.json()["error"]["type"] == "invalid_request_error"
+    assert answer.json()["error"]["param"] is None
+    assert message in answer.json()["error"]["message"]
+
+
+@STANDING
+async def test_a_body_of_another_content_type_is_told_which_one(tenant: httpx.AsyncClient) -> None:
+    content = json.dumps(creation("file-none"))
+    headers = {"Content-Type": "text/plain"}
+    answer = await tenant.post("/v1/batches", content=content, headers=headers)
+    assert answer.status_code == 400
+    assert "Content-Type: application/json" in answer.json()["error"]["message"]
+
+
+async def test_an_input_that_the_store_has_lost_is_named_in_the_log(
+    plane: Plane, client: openai.AsyncOpenAI
+) -> None:
+    """It is tried again without end, and `batch_work_failed` says for which object."""
+    file_id = await upload(client, lines(1))
+    (path,) = (plane.services.settings.data_dir / "files").rglob(file_id)
+    path.unlink()
+    with capture_logs() as logs:
+        batch_id = await create(client, file_id)
+        await eventually(lambda: any(log["event"] == "batch_work_failed" for log in logs))
+    told = next(log for log in logs if log["event"] == "batch_work_failed")
+    assert told["batch_id"] == batch_id
+    assert "FileNotFoundError" in told["error"]
+    assert file_id in told["error"]
 
 
 async def test_a_file_of_another_purpose_is_refused(

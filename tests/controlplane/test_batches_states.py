@@ -21,9 +21,11 @@ SEEN_NEXT = {
     Status.VALIDATING: {
         Status.FAILED, Status.IN_PROGRESS, Status.CANCELLING, Status.EXPIRED,
     },
-    Status.IN_PROGRESS: {Status.FINALIZING, Status.CANCELLING, Status.EXPIRED},
-    Status.FINALIZING: {Status.COMPLETED},
-    Status.CANCELLING: {Status.CANCELLED},
+    Status.IN_PROGRESS: {
+        Status.FINALIZING, Status.CANCELLING, Status.EXPIRED, Status.FAILED,
+    },
+    Status.FINALIZING: {Status.COMPLETED, Status.FAILED},
+    Status.CANCELLING: {Status.CANCELLED, Status.FAILED},
 }  # fmt: skip
 
 
@@ -44,7 +46,9 @@ class BatchMachine(RuleBasedStateMachine):
         assert before.status not in TERMINAL, "a terminal state was left"
         if self.state.status != before.status:
             assert self.state.status in SEEN_NEXT[before.status]
-        if before.closing_as is not None:
+        if event is Event.LOST:
+            assert self.state == State(status=Status.FAILED)
+        elif before.closing_as is not None:
             end = self.state.status if self.state.status in TERMINAL else self.state.closing_as
             assert end == before.closing_as, "an end that was decided was changed"
 

@@ -64,6 +64,24 @@ def test_a_content_error_names_code_line_and_field(
     assert found.lines == []  # nothing of the batch may run
 
 
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (b'{"custom_id": "b",}', "character 19 of the line"),
+        (b"\xef\xbb\xbf{}", "byte order mark; save the file as UTF-8 without one"),
+        (b"\xff\xfe{\0}\0", "byte order mark"),
+        (b'{"custom_id": "\xe9"}', "byte 16 of the line is not UTF-8"),
+        (b" ", "the line is empty"),
+        (b'{"custom_id": NaN}', "NaN is no number of JSON"),
+        (b'{"custom_id": ' + b"9" * 5000 + b"}", "4300 digits"),
+    ],
+)
+def test_a_line_that_is_no_json_is_told_why(second: bytes, message: str) -> None:
+    (error,) = check(value("a"), second, value("c")).errors
+    assert message in error.message
+    assert "line 1" not in error.message  # it is line 2: that is said beside it
+
+
 def test_an_unknown_model_is_a_mismatch() -> None:
     found = check(value("a", body={"model": "huge"}))
     assert found.errors[0].code == "model_mismatch"

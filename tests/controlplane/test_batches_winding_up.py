@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, update
 
+from tests.controlplane.bench import put_submitted
 from tests.controlplane.fleet import USAGE, Fleet
 from tests.controlplane.support import eventually, make_settings
 from weir_controlplane.app import make_services
@@ -75,25 +76,9 @@ async def opened(services: Services) -> str:
     )
     async with services.storage.writer("files/in") as writer:
         await writer.write(content)
-    async with services.database.transaction() as session:
-        session.add(Tenant(id="t", name="t", created_at=1.0))
-        await session.flush()
-        session.add(
-            File(
-                id="in", tenant_id="t", filename="in", purpose="batch", size_bytes=len(content),
-                status="processed", storage_key="files/in", created_at=1.0,
-            )
-        )  # fmt: skip
-        await session.flush()
-        session.add(
-            Batch(
-                id="b", tenant_id="t", input_file_id="in", endpoint="/v1/completions",
-                completion_window="24h", output_expires_s=3600, status="validating",
-                created_at=1.0, expires_at=2e10, fingerprint="f", matched_retry_counts=[],
-            )
-        )  # fmt: skip
+    batch_id = await put_submitted(services.database, size_bytes=len(content))
     assert await work_once(services)
-    return "b"
+    return batch_id
 
 
 async def batch_of(services: Services) -> Batch:

@@ -232,6 +232,7 @@ async def refusing(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Op
         ({"namespace": "Team"}, 400, "namespace"),
         ({"name": ""}, 400, "name"),
         ({"priority": 2000}, 400, "priority"),
+        ({"model": "m\0"}, 400, "model"),
         ({"completion_window": "soon"}, 400, "completion_window"),
         ({"endpoint": "/v1/embeddings"}, 400, "endpoint"),
         ({"input": {}}, 400, "input"),

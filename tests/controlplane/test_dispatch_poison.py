@@ -10,7 +10,8 @@ from tests.controlplane.agent_sim import Json, SimAgent
 from tests.controlplane.jobs import Lab
 from weir_controlplane.dispatch.watch import expire_leases
 from weir_controlplane.store.clock import db_now
-from weir_controlplane.store.models import Agent, Chunk
+from weir_controlplane.store.fleet_models import Agent
+from weir_controlplane.store.models import Chunk
 
 ROOM = {"lines": 16, "tokens": 10_000_000, "result_bytes": 1 << 30}
 

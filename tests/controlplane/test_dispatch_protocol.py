@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import update
 
 from tests.controlplane.agent_sim import result_line
-from tests.controlplane.jobs import Lab
+from tests.controlplane.jobs import Lab, input_line, input_lines
 from tests.controlplane.support import eventually
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.models import Batch, Chunk
@@ -42,6 +42,20 @@ async def test_a_lease_says_what_the_protocol_promises(desk: Lab) -> None:
     assert lines[0]["custom_id"] == "line-1"
     assert lines[0]["url"] == "/v1/chat/completions"
     assert lines[0]["body"]["model"] == "tiny"
+
+
+async def test_a_line_that_holds_half_a_character_is_handed_out_as_it_is(desk: Lab) -> None:
+    """§8.6: what an engine would refuse is that line's own result, and stops no other line."""
+    cut = "a text that was cut within its last character \ud83d"
+    content = input_lines(3) + b"\n" + input_line(4, cut)
+    await desk.submit_content(content)
+    agent = desk.agent()
+    await agent.ready()
+    await desk.syncs_until(agent, lambda: bool(agent.held))
+    (lease,) = agent.held.values()
+    lines = {item["line"]: item["body"] for item in await agent.lines(lease)}
+    assert sorted(lines) == [1, 2, 3, 4]
+    assert lines[4]["messages"][0]["content"] == cut
 
 
 async def test_rule_2_a_late_commit_of_an_earlier_attempt_is_told_stale(desk: Lab) -> None:

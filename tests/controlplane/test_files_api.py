@@ -13,6 +13,7 @@ import httpx
 import openai
 import pytest
 from sqlalchemy import select, update
+from structlog.testing import capture_logs
 
 from tests.controlplane.support import Plane, eventually, make_settings, running
 from weir_controlplane.files.service import sweep
@@ -63,6 +64,20 @@ async def test_deleting_a_file_frees_its_room(plane: Plane, client: openai.Async
     assert stored(plane) == [file.id]
     await client.files.delete(file.id)
     assert stored(plane) == []
+
+
+async def test_a_file_that_is_gone_from_the_store_is_told_and_logged(
+    plane: Plane, client: openai.AsyncOpenAI, raw: httpx.AsyncClient
+) -> None:
+    file = await client.files.create(file=b"x", purpose="batch")
+    (path,) = (plane.services.settings.data_dir / "files").rglob(file.id)
+    path.unlink()
+    with capture_logs() as logs:
+        answer = await raw.get(f"/v1/files/{file.id}/content")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "storage_unavailable")
+    (told,) = [log for log in logs if log["event"] == "request_failed"]
+    assert file.id in told["path"]
+    assert told["cause"].startswith("FileNotFoundError: ")
 
 
 async def test_lists_go_page_by_page_and_survive_deletion(client: openai.AsyncOpenAI) -> None:
@@ -309,6 +324,37 @@ async def test_uploads_above_the_bound_are_told_to_come_back(tmp_path: Path) -> 
             assert 0 < int(refused.headers["Retry-After"]) <= 60
             go_on.set()
             assert (await first).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "content_type"),
+    [("/v1/files", "multipart/form-data; boundary=b"), ("/v1/batches", "application/json")],
+)
+async def test_a_client_that_is_gone_amid_its_body_keeps_no_place(
+    tmp_path: Path, path: str, content_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make_settings(tmp_path, max_concurrent_uploads=1, max_in_flight_requests=1)
+    async with running(settings) as plane:
+        key = await plane.tenant_key("acme")
+        url = httpx.URL(plane.url)
+        with monkeypatch.context() as patched:
+            for bound in ("BODY_IDLE_S", "_DRAIN_S"):
+                patched.setattr(f"weir_controlplane.limits.{bound}", 0.2)
+            reader, writer = await asyncio.open_connection(url.host, url.port)
+            writer.write(
+                f"POST {path} HTTP/1.1\r\nHost: weir\r\nAuthorization: Bearer {key}\r\n"
+                f"Content-Type: {content_type}\r\nContent-Length: 1000\r\n\r\n--b\r\n".encode()
+            )
+            head = await reader.readuntil(b"\r\n\r\n")
+            body = json.loads(await reader.read())  # to its end: the connection is closed
+            writer.close()
+        assert head.startswith(b"HTTP/1.1 408 ")
+        assert body["error"]["code"] == "request_timeout"
+        async with plane.client(key) as client:
+            files = {"file": ("a", b"x")}
+            again = await client.post("/v1/files", data={"purpose": "batch"}, files=files)
+        assert again.status_code == 200, again.text
+        assert len(stored(plane)) == 1
 
 
 async def test_requests_above_the_bound_are_told_to_come_back(tmp_path: Path) -> None:

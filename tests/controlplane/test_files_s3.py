@@ -52,7 +52,27 @@ async def test_objects_on_s3(s3_url: str) -> None:
     with storage.blocking_writer("c") as blocking:
         blocking.append(b"xyz")
     assert storage.blocking_read("c", 1, 3) == b"yz"
+    assert not await storage.is_missing("a/b")
     await storage.delete("a/b")
     await storage.delete("a/b")
+    assert await storage.is_missing("a/b")
     with pytest.raises(StorageError, match="does not have this object"):
         await storage.read("a/b", 0, 1)
+
+
+async def test_an_s3_without_credentials_is_a_store_that_cannot_be_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """S3's libraries raise errors that are no OSErrors: they count as the store's, too."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, os.devnull)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    storage = Storage("s3://weir/nobody")
+    with pytest.raises(StorageError, match="weir/nobody cannot be used: Unable to locate cred"):
+        await storage.open()
+    for ask in (storage.size_bytes, storage.is_missing):
+        with pytest.raises(StorageError, match="the file store failed: NoCredentialsError"):
+            await ask("a")
+    fsspec.get_filesystem_class("s3").clear_instance_cache()

@@ -95,6 +95,7 @@ async def test_a_missing_object_is_an_error_and_deletion_is_safe_to_repeat(
 ) -> None:
     with pytest.raises(StorageError, match="does not have this object"):
         await storage.read("gone", 0, 1)
+    assert await storage.is_missing("gone")
     await storage.delete("gone")
 
 

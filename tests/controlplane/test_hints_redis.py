@@ -69,11 +69,13 @@ async def test_a_hint_for_another_topic_does_not_wake(redis_url: str) -> None:
 async def test_rule_13_the_stream_is_trimmed(redis_url: str) -> None:
     """§8.13: streams are trimmed."""
     nudge = RedisNudge(redis_url)
-    await asyncio.gather(*(nudge.send("chunks") for _ in range(3 * KEPT_HINTS)))
+    for _ in range(3 * KEPT_HINTS // 20):  # a few at a time: a send gives up after half a second
+        await asyncio.gather(*(nudge.send("chunks") for _ in range(20)))
     await nudge.close()
     redis = Redis.from_url(redis_url)
-    assert 0 < await redis.xlen(STREAM) < 2 * KEPT_HINTS
+    kept = await redis.xlen(STREAM)
     await redis.aclose()
+    assert KEPT_HINTS <= kept < 2 * KEPT_HINTS
 
 
 async def test_rule_13_without_redis_sending_and_waiting_still_work() -> None:

@@ -142,6 +142,13 @@ async def test_a_wrong_key_request_names_the_field(
     assert answer.json()["error"]["param"] == param
 
 
+@STANDING
+@pytest.mark.parametrize("quota", ["max_batches", "max_queued_tokens"])
+async def test_a_quota_beyond_all_counting_is_refused(standing: Plane, quota: str) -> None:
+    answer = await standing.admin.post("/admin/v1/tenants", json={"name": "huge", quota: 10**30})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, quota)
+
+
 async def test_a_tenants_name_is_taken_once(plane: Plane) -> None:
     await plane.tenant_key("acme")
     answer = await plane.admin.post("/admin/v1/tenants", json={"name": "acme"})

@@ -122,6 +122,7 @@ async def test_a_service_can_be_removed_twice(team: Lab) -> None:
     ("given", "param"),
     [
         ({"service_account": None}, "service_account"),
+        ({"model": "m\0"}, "model"),
         ({"pods": [{"uid": "", "name": "a"}]}, "pods.0.uid"),
         ({"pods": [{"uid": "u", "name": "A_B"}]}, "pods.0.name"),
     ],

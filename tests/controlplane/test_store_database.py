@@ -15,9 +15,11 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, inspect, select, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from weir_controlplane.store.database import Database, clock_s
+from weir_controlplane.store.database import Database, clock_s, is_refusal
+from weir_controlplane.store.fleet_models import Agent
 from weir_controlplane.store.kubernetes_models import BatchJob
 from weir_controlplane.store.migrate import SCHEMA_LEVEL, SchemaTooNewError, alembic_config
 from weir_controlplane.store.models import SchemaInfo, Tenant
@@ -25,6 +27,8 @@ from weir_controlplane.store.process_lock import DatabaseInUseError
 
 
 async def test_migrations_make_the_schema_of_the_models(database: Database) -> None:
+    assert Agent.metadata is BatchJob.metadata is Tenant.metadata  # the tables of every module
+
     def differences(connection: Connection) -> list[object]:
         return list(
             compare_metadata(
@@ -168,6 +172,24 @@ async def test_replicas_that_start_at_once_migrate_once(postgres_url: str) -> No
     for replica in replicas:
         assert await replica.now_s() > 0
         await replica.close()
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(("name", "max_batches"), [("a\0", 1), ("\ud800", 1), ("a", 10**30)])
+async def test_a_value_that_postgresql_does_not_take_is_no_outage(
+    postgres_url: str, name: str, max_batches: int
+) -> None:
+    database = Database(postgres_url)
+    await database.open()
+    with pytest.raises(DBAPIError) as caught:
+        async with database.transaction() as session:
+            session.add(Tenant(id="t", name=name, created_at=0.0, max_batches=max_batches))
+    assert is_refusal(caught.value)
+    with pytest.raises(DBAPIError) as caught:
+        async with database.transaction() as session:
+            await session.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+    assert not is_refusal(caught.value)
+    await database.close()
 
 
 async def test_a_second_process_is_refused_by_name_of_the_holder(tmp_path: Path) -> None:

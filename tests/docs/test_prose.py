@@ -69,7 +69,8 @@ def test_make_targets_that_are_named_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_weir_commands_that_are_shown_exist(page: Path) -> None:
-    for call in commands(page, "weir"):
+    in_sentences = re.findall(r"`(weir [a-z][^`…]*)`", page.read_text())
+    for call in (*commands(page, "weir"), *in_sentences):
         command = get_command(make_app())
         words = call.split("#")[0].split()[1:]
         while isinstance(command, TyperGroup) and words and not words[0].startswith("-"):
@@ -79,6 +80,13 @@ def test_weir_commands_that_are_shown_exist(page: Path) -> None:
         known |= {option for parameter in command.params for option in parameter.secondary_opts}
         used = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
         assert used <= known, call
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_modules_that_are_run_exist(page: Path) -> None:
+    for name in re.findall(r"python -m ((?:benchmarks|scripts)[\w.]*)", page.read_text()):
+        path = ROOT / name.rstrip(".").replace(".", "/")
+        assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)

@@ -43,6 +43,8 @@ class FakeControlPlane:
     down: bool = False
     fail_uploads: int = 0
     lose_commit_replies: int = 0
+    lose_uploads: int = 0
+    bodies: int = 0  # of results that arrived
     chunks: dict[str, Chunk] = field(default_factory=dict)
     results: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     uploads: dict[str, tuple[str, list[dict[str, Any]]]] = field(default_factory=dict)
@@ -51,6 +53,7 @@ class FakeControlPlane:
     cancel: dict[str, str] = field(default_factory=dict)
     commits: list[dict[str, Any]] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
+    unreadable: set[str] = field(default_factory=set)  # chunks whose input the store cannot give
     boot_id: str = ""
     incarnation: int = 0
     sequence: int = 0
@@ -162,6 +165,8 @@ class FakeControlPlane:
         chunk = self.chunks[chunk_id]
         if (chunk.attempt, chunk.nonce, chunk.state) != (attempt, nonce, "leased"):
             return _error(409, "stale_lease")
+        if chunk_id in self.unreadable:
+            return _error(503, "storage_unavailable")
         page = [line for line in chunk.lines if line["line"] > after][:limit]
         body = "".join(json.dumps(line) + "\n" for line in page)
         return Response(body, media_type="application/x-ndjson")
@@ -176,6 +181,7 @@ class FakeControlPlane:
             return _error(507, "storage_full")
         chunk = self.chunks[chunk_id]
         body = await request.body()
+        self.bodies += 1
         if (chunk.attempt, chunk.nonce, chunk.state) != (attempt, nonce, "leased"):
             return _error(409, "stale_lease")
         if hashlib.sha256(body).hexdigest() != sha256:
@@ -191,16 +197,17 @@ class FakeControlPlane:
     async def _commit(self, chunk_id: str, request: Request) -> Response:
         said = await request.json()
         chunk = self.chunks[chunk_id]
+        if self.lose_uploads:
+            self.lose_uploads -= 1
+            return _error(400, "unknown_upload")
         _, records = self.uploads[said["upload_id"]]
         if (chunk.attempt, chunk.nonce) != (said["attempt"], said["nonce"]):
             return JSONResponse({"state": "stale"})
         if chunk.state == "closed":
             return JSONResponse({"state": "accepted"})
         numbers = {line for first, last in said["lines"] for line in range(first, last + 1)}
-        if numbers != {record["line"] for record in records}:
-            return _error(400, "line_mismatch")
         rest = [line for line in chunk.lines if line["line"] not in numbers]
-        if said["final"] and rest:
+        if numbers != {record["line"] for record in records} or (said["final"] and rest):
             return _error(400, "line_mismatch")
         self.commits.append({**said, "chunk_id": chunk_id})
         for record in records:

@@ -40,6 +40,7 @@ class FakeEngine:
         self.cancelled: list[int] = []
         self.policies: list[Mapping[str, Any]] = []
         self.silent = False
+        self.step_mean_s = 0.01
         self.killed = False
         self.stopped = False
         self.on_line: Callable[[OfflineLine], None] = lambda _line: None
@@ -89,6 +90,7 @@ class FakeEngine:
             "offline_kv_blocks": 5,
             "free_kv_blocks": 85,
             "offline_served_tokens": 3 * len(self.executed),
+            "step_mean_s": self.step_mean_s,
         }
 
     def kill(self) -> None:

@@ -37,8 +37,8 @@ class Measurement:
 
     ``offline_served`` counts prompt and output tokens in the step that serves them,
     ``offline_computed`` leaves out prefix-cache hits. ``online_hit_rate`` is the share of online
-    prompt tokens found in the cache. ``ended_s`` is when it was made, by
-    the wall clock; 0 where nobody asked.
+    prompt tokens found in the cache. ``ended_s`` is when the run ended, in seconds since 1970
+    by the wall clock: it orders runs of different processes.
     """
 
     window_s: float
@@ -53,7 +53,7 @@ class Measurement:
     preemptions: int
     offline_errors: int
     errors: tuple[str, ...]
-    ended_s: float = 0.0
+    ended_s: float
 
 
 OfflineFeed = Callable[[Callable[[RequestRecord], None]], Awaitable[None]]
@@ -107,7 +107,12 @@ async def measure(
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.gather(*tasks, return_exceptions=True)
     return reduce(
-        before, after, online_records, offline_records, client_s=client_after_s - client_before_s
+        before,
+        after,
+        online_records,
+        offline_records,
+        client_s=client_after_s - client_before_s,
+        ended_s=time.time(),
     )
 
 
@@ -140,6 +145,7 @@ def reduce(
     offline: Sequence[RequestRecord],
     *,
     client_s: float,
+    ended_s: float,
 ) -> Measurement:
     """The window between two readings of the counters; offline is what online does not explain."""
     window_s = after.at_s - before.at_s
@@ -161,4 +167,5 @@ def reduce(
         preemptions=after.preemptions - before.preemptions,
         offline_errors=sum(record.error is not None for record in offline),
         errors=tuple(errors[:5]),
+        ended_s=ended_s,
     )

@@ -17,7 +17,8 @@ from weir_cli.sim.inputs import (
 )
 from weir_cli.sim.machine import SLO_HELP, EngineLimits, make_replica, parse_slos, read_machine
 from weir_cli.sim.options import check_choice
-from weir_cli.sim.outcome import outcome, show, write_chrome, write_json, write_plots
+from weir_cli.sim.outcome import outcome, show, write_chrome, write_json
+from weir_cli.sim.plots import write_plots
 from weir_cli.sim.runner import DRAIN_S, PresetRunner
 from weir_engine.presets import PRESETS
 from weir_engine.sim.profiles import PROFILES

@@ -27,9 +27,8 @@ def parse_slos(given: list[str]) -> tuple[Slo, ...]:
     """
     made = []
     for text in given:
-        parts = text.split(":")
         try:
-            metric, statistic, seconds = parts
+            metric, statistic, seconds = _three_parts(text)
             slo = Slo(metric=Metric(metric), statistic=statistic, threshold_s=float(seconds))
         except (ValueError, ConfigError) as error:
             raise CliError(
@@ -39,6 +38,18 @@ def parse_slos(given: list[str]) -> tuple[Slo, ...]:
             ) from error
         made.append(slo)
     return tuple(made)
+
+
+def _three_parts(text: str) -> list[str]:
+    """The parts of one ``--slo``.
+
+    Raises:
+        ValueError: there are not three.
+    """
+    parts = text.split(":")
+    if len(parts) != 3:
+        raise ValueError(f"it has {len(parts)} of 3 parts")
+    return parts
 
 
 @dataclass(frozen=True, kw_only=True)

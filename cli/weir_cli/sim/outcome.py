@@ -11,7 +11,7 @@ import numpy as np
 from rich.table import Table
 
 from weir_cli.console import out
-from weir_cli.errors import CliError, ExitStatus
+from weir_cli.errors import CliError
 from weir_engine.config import Metric, Slo
 from weir_engine.sim.chrome import chrome_events
 from weir_engine.sim.records import SimResult
@@ -165,54 +165,3 @@ def write_text(path: Path, text: str) -> None:
         raise CliError(
             f"{path}: {error.strerror}", remedy="name a file that can be written"
         ) from error
-
-
-def write_plots(results: Sequence[SimResult], slos: Sequence[Slo], folder: Path) -> list[Path]:
-    """Tokens a second by class over time, and online latencies as distributions.
-
-    Raises:
-        CliError: matplotlib is missing, or the folder cannot be written.
-    """
-    try:
-        from matplotlib.figure import Figure  # noqa: PLC0415 - only plots need it
-    except ModuleNotFoundError as error:
-        raise CliError(
-            "matplotlib is not installed",
-            remedy="plots need it: pip install matplotlib",
-            status=ExitStatus.USAGE,
-        ) from error
-    folder.mkdir(parents=True, exist_ok=True)
-    steps = [step for result in results for step in result.steps]
-    end_s = max((step.ended_s for step in steps), default=1.0)
-    edges = np.linspace(0.0, end_s, 121)
-    ended = [step.ended_s for step in steps]
-    figure = Figure(figsize=(8, 3.2), layout="constrained")
-    axes = figure.subplots()
-    for label, weights in (
-        ("online", [float(step.online_tokens) for step in steps]),
-        ("offline", [float(step.offline_served_tokens) for step in steps]),
-    ):
-        counts, _ = np.histogram(ended, bins=edges, weights=weights)
-        axes.step(edges[:-1], counts / (edges[1] - edges[0]), where="post", label=label)
-    axes.set(xlabel="simulated seconds", ylabel="tokens/s")
-    axes.legend()
-    rates = folder / "tokens.png"
-    figure.savefig(rates, dpi=120)
-    latencies = Latencies.of(r for result in results for r in result.online)
-    figure = Figure(figsize=(8, 3.2), layout="constrained")
-    columns = figure.subplots(1, 2)
-    for panel, metric, values in (
-        (columns[0], Metric.TTFT, latencies.ttft_s),
-        (columns[1], Metric.TBT, latencies.tbt_s),
-    ):
-        ordered = np.sort(np.array(values)) * 1e3
-        if len(ordered):
-            panel.plot(ordered, np.arange(1, len(ordered) + 1) / len(ordered))
-            panel.set_xscale("log")
-        for slo in slos:
-            if slo.metric is metric:
-                panel.axvline(slo.threshold_s * 1e3, linestyle="--", color="black")
-        panel.set(xlabel=f"{metric.value.upper()} [ms]", ylabel="share of requests or tokens")
-    distribution = folder / "latencies.png"
-    figure.savefig(distribution, dpi=120)
-    return [rates, distribution]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from json import dumps
 from pathlib import Path
 from typing import Annotated
@@ -30,12 +30,22 @@ from weir_cli.sim.command import (
 from weir_cli.sim.inputs import Load, read_offline, read_trace
 from weir_cli.sim.machine import EngineLimits, make_replica, parse_slos, read_machine
 from weir_cli.sim.options import check_choice
-from weir_cli.sim.outcome import outcome, write_text
+from weir_cli.sim.outcome import Outcome, outcome, write_text
 from weir_cli.sim.runner import DRAIN_S, PresetRunner
 from weir_engine.presets import PRESETS
 from weir_engine.sim.capacity import Trial, fewest_replicas, offline_tokens_a_day
 from weir_engine.sim.records import SimResult
 from weir_engine.sim.traces import Cut, peak_start_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What was found, as ``--json`` writes it; ``with_offline`` is the run with batch work."""
+
+    replicas: int
+    offline_tokens_a_day: float
+    trials: tuple[Trial, ...]
+    with_offline: Outcome
 
 
 def plan(  # noqa: PLR0913 - one option each
@@ -95,23 +105,27 @@ def plan(  # noqa: PLR0913 - one option each
     batch = read_offline(offline, seed=seed, longest_tokens=longest)
     title = "with batch work"
     results = runner.run(shared, day, batch, replicas=replicas, seconds=seconds, title=title)
-    found = outcome(results, slos, arrived=len(day), seconds=seconds + DRAIN_S)
-    tokens = offline_tokens_a_day(results, seconds=seconds + DRAIN_S)
+    answer = Answer(
+        replicas=replicas,
+        offline_tokens_a_day=offline_tokens_a_day(results, seconds=seconds + DRAIN_S),
+        trials=tuple(trials),
+        with_offline=outcome(results, slos, arrived=len(day), seconds=seconds + DRAIN_S),
+    )
+    _say(answer, profile, offered=len(batch))
+    if json is not None:
+        write_text(json, dumps(asdict(answer), indent=1) + "\n")
+
+
+def _say(answer: Answer, profile: str, *, offered: int) -> None:
+    found = answer.with_offline
     held = all(slo.held for slo in found.slos)
     out.print(
-        f"{replicas} replica(s) of {profile}; besides, {tokens / 1e6:.1f} M batch tokens a day "
+        f"{answer.replicas} replica(s) of {profile}; besides, "
+        f"{answer.offline_tokens_a_day / 1e6:.1f} M batch tokens a day "
         f"({found.offline_served_tokens_s:.0f}/s), SLOs {'held' if held else 'MISSED'} with them"
     )
-    if found.offline_finished >= len(batch) > 0:
+    if found.offline_finished >= offered > 0:
         out.print("the offline set ran out: more would have fitted; give a larger one")
-    if json is not None:
-        answer = {
-            "replicas": replicas,
-            "offline_tokens_a_day": tokens,
-            "trials": [asdict(trial) for trial in trials],
-            "with_offline": asdict(found),
-        }
-        write_text(json, dumps(answer, indent=1) + "\n")
 
 
 def _show(trial: Trial) -> None:

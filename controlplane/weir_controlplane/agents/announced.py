@@ -9,7 +9,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from weir_controlplane.agents.schemas import SyncRequest
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import Database
-from weir_controlplane.store.models import ServedModel
+from weir_controlplane.store.fleet_models import ServedModel
 
 _Models: TypeAlias = tuple[tuple[str, str, int | None], ...]
 

@@ -37,7 +37,7 @@ from weir_controlplane.services import ServicesDep
 
 MAX_BODY_BYTES = 1 << 20
 MAX_ID = 253
-Attempt = Annotated[int, Query(ge=1)]
+Attempt = Annotated[int, Query(ge=1, le=2**53)]
 Nonce = Annotated[str, Query(min_length=1, max_length=128)]
 Body = TypeVar("Body", bound=BaseModel)
 

@@ -18,7 +18,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from weir_controlplane.forecast.demand import BUCKET_FIELDS, BUCKET_S, COARSE_BUCKET_S, Bucket
 from weir_controlplane.forecast.series import DAYS_S, RECENT_S, PodHistory
 from weir_controlplane.store.database import Database
-from weir_controlplane.store.models import KvDemand
+from weir_controlplane.store.fleet_models import KvDemand
 
 OTHERS_S = 60  # what other replicas wrote is read again for so long
 _SLICE_ROWS = 100  # between two of them, syncs are answered

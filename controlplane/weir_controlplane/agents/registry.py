@@ -20,7 +20,7 @@ from weir_controlplane.forecast.choose import Forecast, Score
 from weir_controlplane.policy.decide import Policy
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import Database
-from weir_controlplane.store.models import Agent
+from weir_controlplane.store.fleet_models import Agent
 
 ALIVE_S = 30.0  # without a sync for so long an agent is not counted as one that works
 FORGET_S = 900.0

@@ -9,9 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from weir_controlplane.dispatch.bounds import MAX_HELD_CHUNKS
 
 AgentState = Literal["starting", "serving", "draining", "engine_down", "disk_full"]
-Name = Annotated[str, StringConstraints(min_length=1, max_length=253)]
-Id = Annotated[str, StringConstraints(min_length=1, max_length=128)]
+NO_NUL = r"^[^\x00]*$"  # PostgreSQL's texts hold none
+Name = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=NO_NUL)]
+Id = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=NO_NUL)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
+Number = Annotated[int, Field(ge=1, le=2**53)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -23,8 +25,8 @@ class ServedModel(_Body):
     """A model that the engine serves. ``revision`` is empty when the agent knows none."""
 
     name: Name
-    revision: str = Field(default="", max_length=253)
-    max_model_len: int | None = Field(default=None, ge=1)
+    revision: str = Field(default="", max_length=253, pattern=NO_NUL)
+    max_model_len: Number | None = None
 
 
 class Room(_Body):
@@ -42,7 +44,7 @@ class Room(_Body):
 class Fence(_Body):
     """What a lease is known by."""
 
-    attempt: int = Field(ge=1)
+    attempt: Number
     nonce: Id
 
 
@@ -62,8 +64,8 @@ class ResidentLine(_Body):
     """An offline line in an engine at the moment of its death."""
 
     chunk_id: Id
-    attempt: int = Field(ge=1)
-    line: int = Field(ge=1)
+    attempt: Number
+    line: Number
 
 
 class Death(_Body):
@@ -126,8 +128,8 @@ class SyncRequest(_Body):
     """POST /internal/v1/agents/{agent_id}/sync."""
 
     boot_id: Id
-    incarnation: int | None = Field(default=None, ge=1)
-    sequence: int = Field(ge=1)
+    incarnation: Number | None = None
+    sequence: Number
     service: Name
     models: list[ServedModel] = Field(default_factory=list, max_length=64)
     state: AgentState

@@ -20,8 +20,9 @@ from weir_controlplane.batches.validation import ContentError, Findings, Rules, 
 from weir_controlplane.ids import new_id
 from weir_controlplane.services import Services
 from weir_controlplane.store.database import clock_s
+from weir_controlplane.store.fleet_models import ServedModel
 from weir_controlplane.store.line_index import IndexedLine, pack_lines
-from weir_controlplane.store.models import Batch, Chunk, File, ServedModel, Tenant
+from weir_controlplane.store.models import Batch, Chunk, File, Tenant
 from weir_controlplane.store.tenancy import read_bindings
 
 _INSERT_ROWS = 500
@@ -117,6 +118,7 @@ async def _open(services: Services, work: Work, checked: _Checked) -> None:
         now_s = await clock_s(session)
         batch.work_nonce, batch.work_lease_until = None, 0.0
         batch.work_failures, batch.work_error = 0, None
+        batch.missing_since, batch.missing_times = None, 0
         if over is not None:
             set_state(batch, advance(state_of(batch), Event.CONTENT_REFUSED), now_s)
             batch.errors = [over.view()]

@@ -105,10 +105,16 @@ async def claim(services: Services) -> Work | None:
             or_(~_leased, Batch.expires_at + GRACE_S <= db_now()),
         ),
     )
+    # Agents were told that its input is missing: is it?
+    doubted = and_(
+        Batch.status == Status.IN_PROGRESS,
+        Batch.closing_as.is_(None),
+        Batch.missing_since.is_not(None),
+    )
     statement = (
         select(Batch)
         .where(
-            or_(Batch.status == Status.VALIDATING, winding_up),
+            or_(Batch.status == Status.VALIDATING, winding_up, doubted),
             Batch.work_lease_until <= db_now(),
         )
         .order_by(Batch.created_at)
@@ -162,8 +168,12 @@ async def hold(session: AsyncSession, work: Work) -> Batch:
     return batch
 
 
-async def give_up(services: Services, work: Work, reason: str) -> None:
-    """Ends the lease after a failure; the next attempt waits, longer each time."""
+async def give_up(services: Services, work: Work, reason: str, *, missing: bool = False) -> None:
+    """Ends the lease after a failure; the next attempt waits, longer each time.
+
+    ``missing``: the store said that it lacks an object. Any other failure in between makes that
+    count begin anew.
+    """
     async with services.database.transaction() as session:
         statement = select(Batch).where(Batch.id == work.batch_id, Batch.work_nonce == work.nonce)
         found = await session.execute(statement.with_for_update())
@@ -173,7 +183,13 @@ async def give_up(services: Services, work: Work, reason: str) -> None:
             wait_s = min(MAX_BACKOFF_S, 2.0 ** min(batch.work_failures, 10))
             batch.work_error = reason
             batch.work_nonce = None
-            batch.work_lease_until = await clock_s(session) + wait_s
+            now_s = await clock_s(session)
+            batch.work_lease_until = now_s + wait_s
+            if missing:
+                batch.missing_times += 1
+                batch.missing_since = batch.missing_since or now_s
+            elif batch.missing_since is not None:
+                batch.missing_times, batch.missing_since = 0, now_s
 
 
 async def give_back(services: Services, work: Work) -> None:

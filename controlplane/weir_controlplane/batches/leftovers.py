@@ -24,7 +24,9 @@ async def release_forever(services: Services) -> None:
 
 async def release(services: Services) -> int:
     """Leaves the results of long-ended batches to the sweeper of uploads; how many batches."""
-    ended_at = func.coalesce(Batch.completed_at, Batch.expired_at, Batch.cancelled_at)
+    ended_at = func.coalesce(
+        Batch.completed_at, Batch.failed_at, Batch.expired_at, Batch.cancelled_at
+    )
     due = (
         select(Batch.id)
         .where(

@@ -42,6 +42,8 @@ def check_metadata(value: dict[str, str] | None) -> dict[str, str] | None:
             raise ValueError(f"values have at most {MAX_METADATA_VALUE_CHARS} characters")
         if "\x00" in key + text:
             raise ValueError("no NUL characters")
+        if any("\ud800" <= char <= "\udfff" for char in key + text):
+            raise ValueError("half of a surrogate pair is no text: cut texts between characters")
     return value
 
 

@@ -31,6 +31,7 @@ class Event(StrEnum):
     CANCEL = "cancel"  # the tenant asks
     WINDOW_ENDED = "window_ended"  # the database's clock has passed expires_at
     WOUND_UP = "wound_up"  # output and error files are in place
+    LOST = "lost"  # the file store has lost what its end needs
 
 
 TERMINAL = (Status.FAILED, Status.COMPLETED, Status.EXPIRED, Status.CANCELLED)
@@ -77,13 +78,16 @@ def advance(state: State, event: Event) -> State:
 
     A batch that expires stays ``in_progress`` or ``validating`` on the wire, closing as
     ``expired``, until its files are in place; one that is finalizing never expires. Cancelling
-    what is being cancelled, or is expiring, changes nothing.
+    what is being cancelled, or is expiring, changes nothing. One whose objects are lost fails from
+    wherever it is.
 
     Raises:
         IllegalTransitionError: the event cannot happen in this state.
     """
     after: State | None
-    if state.closing_as is None:
+    if event is Event.LOST:
+        after = None if state.status in TERMINAL else State(status=Status.FAILED)
+    elif state.closing_as is None:
         after = _MOVES.get((state.status, event))
     elif event is Event.WOUND_UP:
         after = State(status=state.closing_as)

@@ -6,6 +6,7 @@ long, a bad parameter, an unknown role) is that line's own result, later.
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 import re
@@ -136,8 +137,7 @@ class _Check:
         try:
             value = _DECODER.decode(raw.content.decode("utf-8"))
         except (ValueError, RecursionError) as error:
-            shown = str(error) if isinstance(error, json.JSONDecodeError) else "not JSON in UTF-8"
-            raise _RefusedError("invalid_json_line", f"not valid JSON: {shown}") from None
+            raise _RefusedError("invalid_json_line", f"not JSON: {_why(error, raw)}") from None
         if not isinstance(value, dict):
             raise _RefusedError("invalid_json_line", "not a JSON object")
         return value
@@ -192,8 +192,20 @@ class _Check:
             raise _RefusedError("model_mismatch", message, "body.model")
 
 
+def _why(error: Exception, raw: RawLine) -> str:
+    if not raw.content.strip():
+        return "the line is empty"
+    if raw.content.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "it begins with a byte order mark; save the file as UTF-8 without one"
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.start + 1} of the line is not UTF-8"
+    if isinstance(error, json.JSONDecodeError):  # its own words count the line from 1 again
+        return f"{error.msg} at character {error.pos + 1} of the line"
+    return str(error).partition(":")[0]  # what follows is advice to programmers
+
+
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
+    raise ValueError(f"{name} is no number of JSON")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)

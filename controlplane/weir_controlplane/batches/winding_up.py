@@ -1,7 +1,8 @@
 """The end of a batch: its output and error files, then its terminal state in one transaction.
 
 The same for completed, cancelled and expired batches (§8.6): what is committed is kept, once, and
-every other line gets an error line.
+every other line gets an error line. So it is where committed results are lost; without its input a
+batch has no files, for ``custom_id`` is there alone.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from weir_controlplane.batches.leases import Work, hold, set_state, state_of
 from weir_controlplane.batches.line_reader import read_lines
+from weir_controlplane.batches.losses import LOST_LINE, Losses, error_of
 from weir_controlplane.batches.output import Sources, Totals, write_outputs
 from weir_controlplane.batches.result_reader import ResultSource, merged_results
 from weir_controlplane.batches.states import Event, Status, advance
@@ -23,6 +25,7 @@ from weir_controlplane.files.service import forget_unfinished
 from weir_controlplane.ids import new_id
 from weir_controlplane.services import Services
 from weir_controlplane.store.database import clock_s
+from weir_controlplane.store.line_index import lines_of_ranges
 from weir_controlplane.store.models import Batch, Chunk, ChunkResult, File, Suspect
 
 _log = structlog.get_logger(__name__)
@@ -40,21 +43,26 @@ class _Plan:
     files: dict[str, File]  # output and error: rows that say "uploading" until the end
 
 
-async def wind_up(services: Services, work: Work, wanted: Callable[[], bool]) -> None:
+async def wind_up(
+    services: Services, work: Work, wanted: Callable[[], bool], losses: Losses | None = None
+) -> None:
     """Ends a batch. Safe to repeat from any point at which it was interrupted.
+
+    With ``losses`` it fails, and its files hold what can still be given.
 
     Raises:
         LeaseLostError: another replica does this now.
         BrokenResultError: committed results contradict the input.
         UnwantedError: ``wanted`` said no.
+        MissingObjectError: the store lacks the input, or a result that ``losses`` does not name.
     """
-    if not work.validated:  # no line was ever ready to run: there is nothing to write
-        await _end(services, work, None, Totals())
+    if not work.validated or (losses and losses.input_file_id):  # there is nothing to write
+        await _end(services, work, None, Totals(), losses)
         return
-    plan = await _prepare(services, work)
+    plan = await _prepare(services, work, losses.results if losses else frozenset())
     totals = await asyncio.to_thread(_write, services, plan, wanted)
     try:
-        await _end(services, work, plan, totals)
+        await _end(services, work, plan, totals, losses)
     except BaseException:
         # It may have been committed although its answer was lost: the rows know.
         ids = [file.id for file in plan.files.values()]
@@ -62,24 +70,29 @@ async def wind_up(services: Services, work: Work, wanted: Callable[[], bool]) ->
         raise
 
 
-async def _prepare(services: Services, work: Work) -> _Plan:
+async def _close_chunks(session: AsyncSession, batch_id: str) -> None:
+    await session.execute(
+        update(Chunk)
+        .where(Chunk.batch_id == batch_id, Chunk.state.in_(("open", "leased")))
+        .values(state="closed", nonce=None, leased_by=None, lease_until=None)
+    )
+
+
+async def _prepare(services: Services, work: Work, lost: frozenset[str]) -> _Plan:
     async with services.database.transaction() as session:
         batch = await hold(session, work)
         # From here on the results stand still: closed chunks take no commit.
-        await session.execute(
-            update(Chunk)
-            .where(Chunk.batch_id == batch.id, Chunk.state.in_(("open", "leased")))
-            .values(state="closed", nonce=None, leased_by=None, lease_until=None)
-        )
+        await _close_chunks(session, batch.id)
         found = await session.execute(
             select(ChunkResult.storage_key, ChunkResult.size_bytes, ChunkResult.ranges).where(
                 ChunkResult.batch_id == batch.id
             )
         )
+        committed = found.all()
         results = [
             ResultSource(storage_key=key, size_bytes=size, first_line=int(ranges[0][0]))
-            for key, size, ranges in found
-            if ranges
+            for key, size, ranges in committed
+            if ranges and key not in lost
         ]
         poisoned = await session.execute(
             select(Suspect.line, Suspect.error).where(
@@ -87,6 +100,9 @@ async def _prepare(services: Services, work: Work) -> _Plan:
             )
         )
         suspects = {line: error or _UNNAMED for line, error in poisoned}
+        for key, _, ranges in committed:
+            if key in lost:
+                suspects.update(dict.fromkeys(lines_of_ranges(ranges), LOST_LINE))
         input_file = await session.get_one(File, batch.input_file_id)
         files = {kind: await _new_file(session, batch, work, kind) for kind in ("output", "error")}
     return _Plan(
@@ -141,14 +157,21 @@ def _write(services: Services, plan: _Plan, wanted: Callable[[], bool]) -> Total
     )
 
 
-async def _end(services: Services, work: Work, plan: _Plan | None, totals: Totals) -> None:
+async def _end(
+    services: Services, work: Work, plan: _Plan | None, totals: Totals, losses: Losses | None
+) -> None:
     """Terminal state, timestamps, file ids, counts, usage and quota in one transaction."""
     async with services.database.transaction() as session:
         batch = await hold(session, work)
         now_s = await clock_s(session)
-        set_state(batch, advance(state_of(batch), Event.WOUND_UP), now_s)
+        event = Event.WOUND_UP if losses is None else Event.LOST
+        set_state(batch, advance(state_of(batch), event), now_s)
         batch.completed_lines = totals.completed_lines
         batch.failed_lines = totals.failed_lines
+        if losses is not None:
+            await _close_chunks(session, batch.id)  # those who hold them are told to stop
+            batch.failed_lines = batch.total_lines - totals.completed_lines
+            batch.errors = [error_of(losses).view()]
         batch.queued_tokens = 0
         batch.work_nonce, batch.work_lease_until = None, 0.0
         if plan is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from asyncio import CancelledError
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import structlog
 
@@ -22,9 +22,11 @@ from weir_controlplane.batches.leases import (
     give_up,
     renew,
 )
+from weir_controlplane.batches.losses import Losses, check_input, find_losses, is_believed
 from weir_controlplane.batches.output import UnwantedError
 from weir_controlplane.batches.states import Status
 from weir_controlplane.batches.winding_up import wind_up
+from weir_controlplane.errors import MissingObjectError, StorageError
 from weir_controlplane.services import Services
 from weir_controlplane.store.database import OUTAGES
 
@@ -58,18 +60,42 @@ async def work_once(services: Services) -> bool:
             await asyncio.shield(give_back(services, work))
         raise
     except Exception as error:  # noqa: BLE001 - the main loop: another batch may do better
-        _log.warning("batch_work_failed", batch_id=work.batch_id, error=repr(error))
-        await give_up(services, work, repr(error))
+        # The store's own error names the object that it has lost, or the host that it cannot reach.
+        cause = error.__cause__ if isinstance(error, StorageError) else None
+        reason = repr(error) if cause is None else f"{type(cause).__name__}: {cause}"
+        _log.warning("batch_work_failed", batch_id=work.batch_id, error=reason)
+        await give_up(services, work, reason, missing=isinstance(error, MissingObjectError))
     return True
 
 
 async def _do(services: Services, work: Work) -> None:
     async with _kept_alive(services, work) as held:
         wanted = held.is_set
-        if work.state.status is Status.VALIDATING and work.state.closing_as is None:
-            await take_in(services, work, wanted)
-        else:
-            await wind_up(services, work, wanted)
+        try:
+            await _move_on(services, work, wanted)
+        except MissingObjectError as error:
+            losses = await find_losses(services, work)
+            if losses == Losses():
+                raise StorageError("an object was missing and is there again") from error.__cause__
+            if not await is_believed(services, work):
+                raise
+            _log.warning(
+                "batch_objects_lost",
+                batch_id=work.batch_id,
+                input_file_id=losses.input_file_id,
+                results=len(losses.results),
+            )
+            await wind_up(services, work, wanted, losses)
+
+
+async def _move_on(services: Services, work: Work, wanted: Callable[[], bool]) -> None:
+    undecided = work.state.closing_as is None
+    if undecided and work.state.status is Status.IN_PROGRESS:
+        await check_input(services, work)
+    elif undecided and work.state.status is Status.VALIDATING:
+        await take_in(services, work, wanted)
+    else:
+        await wind_up(services, work, wanted)
 
 
 @contextlib.asynccontextmanager

@@ -13,6 +13,7 @@ from pydantic import (
     model_validator,
 )
 
+from weir_controlplane.agents.schemas import Name
 from weir_controlplane.batches.schemas import check_metadata
 
 MAX_INLINE_BYTES = 1 << 20  # what a ConfigMap can hold
@@ -60,7 +61,7 @@ class PutBatchJob(_Body):
     namespace: DnsLabel
     name: DnsName
     service: DnsName | None = None
-    model: Annotated[str, StringConstraints(min_length=1, max_length=253)] | None = None
+    model: Name | None = None
     endpoint: Literal["/v1/chat/completions", "/v1/completions"] = "/v1/chat/completions"
     completion_window: str = "24h"
     priority: int = Field(default=0, ge=-MAX_PRIORITY, le=MAX_PRIORITY)

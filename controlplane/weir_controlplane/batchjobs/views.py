@@ -25,7 +25,7 @@ from weir_controlplane.store.kubernetes_models import BatchJob
 from weir_controlplane.store.models import Batch
 
 OUTPUT_NAME, ERROR_NAME = "output.jsonl", "errors.jsonl"
-DELIVERED = (Status.COMPLETED, Status.EXPIRED, Status.CANCELLED)  # the others have no files
+DELIVERED = (Status.COMPLETED, Status.EXPIRED, Status.CANCELLED)  # what failed seldom has files
 
 
 async def job_views(
@@ -105,7 +105,8 @@ class _View:
             if job.ended_at is not None:
                 return "cancelled"
             return "suspended" if job.suspended else "pending"
-        if batch.status in DELIVERED and job.delivery == "pending":
+        delivered = batch.status in DELIVERED or batch.error_file_id is not None
+        if delivered and job.delivery == "pending":
             return "delivering"
         return cast("JobStatus", str(batch.status))
 

@@ -26,8 +26,9 @@ from weir_controlplane.dispatch.poison import (
 from weir_controlplane.dispatch.restructure import cut_open_chunks, marked_lines
 from weir_controlplane.dispatch.work import ReportedDeath
 from weir_controlplane.store.clock import db_now
+from weir_controlplane.store.fleet_models import Agent, Death
 from weir_controlplane.store.line_index import lines_of_ranges, unpack_lines
-from weir_controlplane.store.models import Agent, Batch, Chunk, ChunkResult, Death, Suspect
+from weir_controlplane.store.models import Batch, Chunk, ChunkResult, Suspect
 
 _log = structlog.get_logger(__name__)
 

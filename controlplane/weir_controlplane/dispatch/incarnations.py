@@ -12,7 +12,7 @@ from weir_controlplane.dispatch.errors import StaleIncarnationError, StaleSequen
 from weir_controlplane.dispatch.work import SyncWork
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import clock_s
-from weir_controlplane.store.models import Agent, Incarnation
+from weir_controlplane.store.fleet_models import Agent, Incarnation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,7 +17,8 @@ from weir_controlplane.dispatch.restructure import reopen
 from weir_controlplane.dispatch.work import Grant, LeaseRef, SyncWork
 from weir_controlplane.ids import new_nonce
 from weir_controlplane.store.clock import db_now
-from weir_controlplane.store.models import Batch, Chunk, Incarnation
+from weir_controlplane.store.fleet_models import Incarnation
+from weir_controlplane.store.models import Batch, Chunk
 from weir_controlplane.store.tenancy import may_serve
 
 ChunkRow: TypeAlias = Row[Any]

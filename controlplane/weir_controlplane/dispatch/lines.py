@@ -6,12 +6,13 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from weir_controlplane.dispatch.bounds import MAX_FETCH_BYTES, MAX_FETCH_LINES
 from weir_controlplane.dispatch.errors import StaleLeaseError
-from weir_controlplane.errors import WeirError
+from weir_controlplane.errors import MissingObjectError, WeirError
 from weir_controlplane.files.storage import Storage
+from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import Database
 from weir_controlplane.store.line_index import IndexedLine, unpack_lines
 from weir_controlplane.store.models import Batch, Chunk, File
@@ -31,10 +32,12 @@ async def fetch_lines(  # noqa: PLR0913 - the call's parameters
 
     Raises:
         StaleLeaseError: the lease is not the current one.
+        MissingObjectError: the store says that it lacks the input; whoever works on batches will
+            look whether that stays so.
     """
     async with database.read() as session:
         statement = (
-            select(Chunk.line_index, File.storage_key)
+            select(Chunk.line_index, Chunk.batch_id, File.storage_key)
             .join(Batch, Batch.id == Chunk.batch_id)
             .join(File, File.id == Batch.input_file_id)
             .where(
@@ -51,8 +54,21 @@ async def fetch_lines(  # noqa: PLR0913 - the call's parameters
     if not page:
         return b""
     ranges = [(item.offset_bytes, item.offset_bytes + item.length_bytes) for item in page]
-    contents = await storage.read_ranges(found.storage_key, ranges)
+    try:
+        contents = await storage.read_ranges(found.storage_key, ranges)
+    except MissingObjectError:
+        await _doubt(database, found.batch_id)
+        raise
     return b"".join(_wire_line(item, content) for item, content in zip(page, contents, strict=True))
+
+
+async def _doubt(database: Database, batch_id: str) -> None:
+    async with database.transaction() as session:
+        await session.execute(
+            update(Batch)
+            .where(Batch.id == batch_id, Batch.missing_since.is_(None))
+            .values(missing_since=db_now())
+        )
 
 
 def _page(index: Sequence[IndexedLine], *, after: int, limit: int) -> list[IndexedLine]:
@@ -82,4 +98,6 @@ def _wire_line(item: IndexedLine, content: bytes) -> bytes:
         raise WeirError(
             f"line {item.line} of the input file is not what was validated", code="input_changed"
         ) from error
-    return json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    text = json.dumps(line, ensure_ascii=False, separators=(",", ":"))
+    # Half of a surrogate pair is no UTF-8, but JSON can spell it as the input file did: \ud83d.
+    return text.encode(errors="backslashreplace") + b"\n"

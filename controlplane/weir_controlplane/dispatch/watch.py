@@ -17,7 +17,8 @@ from weir_controlplane.dispatch.bounds import GRACE_S, LEASE_S, OUTAGE_AFTER_S
 from weir_controlplane.dispatch.restructure import reopen
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import Database, clock_s
-from weir_controlplane.store.models import Batch, Chunk, DispatchClock, Incarnation
+from weir_controlplane.store.fleet_models import Incarnation
+from weir_controlplane.store.models import Batch, Chunk, DispatchClock
 
 _ID = 1
 _BATCH_LIMIT = 500

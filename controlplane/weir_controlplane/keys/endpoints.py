@@ -23,8 +23,8 @@ class NewTenant(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     name: Name
-    max_batches: int | None = Field(default=None, ge=1)
-    max_queued_tokens: int | None = Field(default=None, ge=1)
+    max_batches: int | None = Field(default=None, ge=1, le=2**53)
+    max_queued_tokens: int | None = Field(default=None, ge=1, le=2**53)
 
 
 class NewKey(BaseModel):

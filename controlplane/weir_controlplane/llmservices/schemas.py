@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field
 
-from weir_controlplane.agents.schemas import SloState
+from weir_controlplane.agents.schemas import Name, SloState
 from weir_controlplane.batchjobs.schemas import DnsName, Uid
 
 MAX_PODS = 2000
@@ -26,7 +26,7 @@ class RegisteredPod(_Body):
 class PutService(_Body):
     """PUT /internal/v1/services/{namespace}/{name}. Pods not in the list are gone."""
 
-    model: Annotated[str, StringConstraints(min_length=1, max_length=253)] | None = None
+    model: Name | None = None
     service_account: DnsName
     pods: list[RegisteredPod] = Field(default_factory=list, max_length=MAX_PODS)
 

@@ -17,8 +17,9 @@ from weir_controlplane.llmservices.schemas import PodStatus, PutService, Service
 from weir_controlplane.services import Services
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import clock_s
+from weir_controlplane.store.fleet_models import Agent, Incarnation, ServedModel
 from weir_controlplane.store.kubernetes_models import LlmService, ServicePod
-from weir_controlplane.store.models import Agent, Batch, Chunk, Incarnation, ServedModel
+from weir_controlplane.store.models import Batch, Chunk
 from weir_controlplane.store.tenancy import may_serve
 
 TOPIC = "services"

@@ -51,7 +51,13 @@ OUTAGES: tuple[type[Exception], ...] = (
 )
 """What an operation raises while the database cannot be used; `DEFECTS` are not among them."""
 DEFECTS: tuple[type[Exception], ...] = (IntegrityError, ProgrammingError, DataError)
-"""Database errors that repetition does not mend."""
+"""Database errors that repetition does not mend; `is_refusal` finds some more."""
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether the database refused a value: SQLAlchemy does not class asyncpg's errors so far."""
+    driver = getattr(getattr(error, "orig", None), "__cause__", None)
+    return isinstance(driver, asyncpg.DataError | ValueError)
 
 
 class Database:

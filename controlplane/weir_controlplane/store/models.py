@@ -1,6 +1,7 @@
-"""The tables. Times are seconds since 1970 by the database's clock, as doubles.
+"""The tables of tenants, files, and batches with their chunks.
 
-A change here needs the same change in ``migrations/versions``: a test compares them.
+Times are seconds since 1970 by the database's clock, as doubles. A change here needs the same
+change in ``migrations/versions``: a test compares them.
 """
 
 from __future__ import annotations
@@ -143,7 +144,7 @@ class Batch(Base):
     cancelling_at: Mapped[float | None]
     cancelled_at: Mapped[float | None]
 
-    errors: Mapped[list[Any] | None]  # content errors, the first 100
+    errors: Mapped[list[Any] | None]  # why it failed, the first 100
     total_lines: Mapped[int] = mapped_column(default=0)
     completed_lines: Mapped[int] = mapped_column(default=0)  # written once, at the end
     failed_lines: Mapped[int] = mapped_column(default=0)  # written once, at the end
@@ -168,6 +169,8 @@ class Batch(Base):
     work_lease_until: Mapped[float] = mapped_column(default=0.0)
     work_failures: Mapped[int] = mapped_column(default=0)
     work_error: Mapped[str | None]  # why the last attempt stopped
+    missing_since: Mapped[float | None]  # when the file store first said that it lacks an object
+    missing_times: Mapped[int] = mapped_column(default=0, server_default="0")  # said in a row
 
 
 class Chunk(Base):
@@ -267,80 +270,6 @@ class Suspect(Base):
     solo_deaths: Mapped[int] = mapped_column(default=0)
     error: Mapped[dict[str, Any] | None]  # {code, message}
     updated_at: Mapped[float]
-
-
-class Death(Base):
-    """A crash or hang of an engine, accepted once."""
-
-    __tablename__ = "deaths"
-
-    agent_id: Mapped[str] = mapped_column(primary_key=True)
-    death_id: Mapped[str] = mapped_column(primary_key=True)
-    kind: Mapped[str]
-    solo: Mapped[bool]
-    resident: Mapped[list[Any]]
-    at: Mapped[float]
-
-
-class Agent(Base):
-    """What an agent last said of itself."""
-
-    __tablename__ = "agents"
-
-    agent_id: Mapped[str] = mapped_column(primary_key=True)
-    service: Mapped[str] = mapped_column(index=True)
-    incarnation: Mapped[int]  # the newest one
-    state: Mapped[str]
-    models: Mapped[list[Any]]
-    room: Mapped[dict[str, Any]]
-    telemetry: Mapped[dict[str, Any] | None]
-    policy: Mapped[dict[str, Any] | None]  # the last one issued
-    last_sync_at: Mapped[float]
-    pause_until: Mapped[float | None]  # no chunks before (§8.5)
-    pauses: Mapped[int] = mapped_column(default=0)  # deaths without suspects since the last commit
-
-
-class Incarnation(Base):
-    """A process of an agent. The number is the incarnation; unique by boot id."""
-
-    __tablename__ = "incarnations"
-    __table_args__ = (UniqueConstraint("agent_id", "boot_id"),)
-
-    id: Mapped[int] = mapped_column(primary_key=True)
-    agent_id: Mapped[str]
-    boot_id: Mapped[str]
-    sequence: Mapped[int] = mapped_column(default=0)
-    created_at: Mapped[float]
-
-
-class ServedModel(Base):
-    """A model that a service serves, or served: what a batch may name."""
-
-    __tablename__ = "served_models"
-
-    service: Mapped[str] = mapped_column(primary_key=True)
-    name: Mapped[str] = mapped_column(primary_key=True)
-    revision: Mapped[str] = mapped_column(primary_key=True)  # "" when the agent gave none
-    max_model_len: Mapped[int | None]
-    seen_at: Mapped[float]
-
-
-class KvDemand(Base):
-    """Online KV demand of one agent in one span of time: what the forecast is made from.
-
-    Sums, so that replicas add to one row. Spans are 10 s (hours of them) and 10 min (days).
-    """
-
-    __tablename__ = "kv_demand"
-    __table_args__ = (Index("ix_kv_demand_length_start", "length_s", "start_s"),)
-
-    agent_id: Mapped[str] = mapped_column(primary_key=True)
-    length_s: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    start_s: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    samples: Mapped[int]
-    sum_blocks: Mapped[float]
-    sum_sq_blocks: Mapped[float]
-    max_blocks: Mapped[int]
 
 
 class DispatchClock(Base):

@@ -81,12 +81,14 @@ def prepare(
         raise BodyError(f"url {url!r} is not served: use {CHAT} or {COMPLETIONS}", param="url")
     for name in body:
         if name not in allowed and name not in _DROPPED:
-            raise BodyError(f"{name} is not allowed in a batch line: leave it out", param=name)
-    _check_numbers(body, bounds)
-    _check_choices(body, bounds)
-    _check_grammars(body, bounds)
-    _refuse_remote_media(body.get("messages"))
+            shown = _readable(name)
+            raise BodyError(f"{shown} is not allowed in a batch line: leave it out", param=shown)
     kept = {name: value for name, value in body.items() if name in allowed}
+    _check_text(kept)
+    _check_numbers(kept, bounds)
+    _check_choices(kept, bounds)
+    _check_grammars(kept, bounds)
+    _refuse_remote_media(kept.get("messages"))
     return {**kept, "stream": False, "cache_salt": cache_salt}
 
 
@@ -97,6 +99,37 @@ def output_tokens(body: Mapping[str, Any]) -> int | None:
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
             return value
     return None
+
+
+def _check_text(body: Mapping[str, Any]) -> None:
+    for name, value in body.items():
+        for text in _texts(value):
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                half = _readable(text[error.start])
+                raise BodyError(
+                    f"{name} has {half}, one half of a surrogate pair, and is no text: a character "
+                    "was cut in two where the line was made",
+                    param=name,
+                ) from None
+
+
+def _texts(value: object) -> Iterator[str]:
+    waiting = [value]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, str):
+            yield part
+        elif isinstance(part, list):
+            waiting.extend(part)
+        elif isinstance(part, dict):
+            waiting.extend((*part, *part.values()))
+
+
+def _readable(text: str) -> str:
+    """Text that a record can hold, whatever the line said."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _check_numbers(body: Mapping[str, Any], bounds: BodyBounds) -> None:

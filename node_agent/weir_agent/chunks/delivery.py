@@ -18,6 +18,7 @@ log = structlog.get_logger(__name__)
 
 Answer = Literal["accepted", "stale", "gone", "refused"]
 PAUSE_S, PAUSE_MOST_S = 0.2, 10.0
+UNKNOWN_UPLOAD = "unknown_upload"
 # The control plane knows nothing of the chunk any more: whatever is stored is of no use.
 _LOST_CODES = frozenset({"stale_lease", "404", "409", "410"})
 
@@ -45,16 +46,22 @@ class Deliverer:
         # Forcing it to disk may take long, and online responses share this loop.
         sealed = await asyncio.to_thread(file.seal)
         pause = Backoff(first_s=PAUSE_S, most_s=PAUSE_MOST_S, random=self._random)
+        upload_id: str | None = None  # kept: a repeated commit need not send the results again
         while True:
             try:
-                answer = await self._once(file.lease, sealed, final=final)
+                if upload_id is None:
+                    upload_id = await self._control_plane.upload(file.lease, sealed)
+                answer = await self._commit(file.lease, sealed, upload_id, final=final)
             except ControlPlaneError as error:
-                if not error.retry:
-                    answer = "stale" if error.code in _LOST_CODES else "refused"
-                    log.warning("chunk.refused", chunk_id=file.lease.chunk_id, error=str(error))
-                else:
+                told = log.bind(chunk_id=file.lease.chunk_id, error=str(error))
+                if error.retry or error.code == UNKNOWN_UPLOAD:
+                    told.warning("chunk.not_delivered")
+                    if error.code == UNKNOWN_UPLOAD:
+                        upload_id = None
                     await asyncio.sleep(max(pause.pause_s(), error.retry_after_s or 0.0))
                     continue
+                told.warning("chunk.refused")
+                answer = "stale" if error.code in _LOST_CODES else "refused"
             self._counted(answer)
             log.info(
                 "chunk.delivered",
@@ -66,8 +73,9 @@ class Deliverer:
             )
             return answer
 
-    async def _once(self, lease: wire.Lease, sealed: Sealed, *, final: bool) -> Answer:
-        upload_id = await self._control_plane.upload(lease, sealed)
+    async def _commit(
+        self, lease: wire.Lease, sealed: Sealed, upload_id: str, *, final: bool
+    ) -> Answer:
         request = wire.CommitRequest(
             attempt=lease.attempt,
             nonce=lease.nonce,

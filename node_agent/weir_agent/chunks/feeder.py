@@ -65,8 +65,7 @@ class Feeder:
             return False
         if len(self._parts.pool) >= max(PAGE_LINES // 2, LOOKAHEAD * self._work.slots):
             return False
-        wanting = [c for c in self._work.chunks.values() if c.wants_lines]
-        chunk = self._work.solo if self._work.solo in wanting else next(iter(wanting), None)
+        chunk = self._next_to_fetch()
         if chunk is None:
             return False
         try:
@@ -75,6 +74,8 @@ class Feeder:
             )
         except ControlPlaneError as error:
             if error.retry:
+                chunk.failed_fetches += 1
+                log.warning("chunk.not_read", chunk_id=chunk.lease.chunk_id, error=str(error))
                 await asyncio.sleep(max(self._fetch_pause.pause_s(), error.retry_after_s or 0.0))
             elif self._work.chunks.get(chunk.lease.chunk_id) is chunk:
                 log.warning("chunk.unreadable", chunk_id=chunk.lease.chunk_id, error=str(error))
@@ -86,6 +87,13 @@ class Feeder:
             self._work.close_if_complete(chunk)
             self._work.may_fill.set()
         return True
+
+    def _next_to_fetch(self) -> HeldChunk | None:
+        """The first of those that failed least: an input that is gone must not stop the others."""
+        wanting = [chunk for chunk in self._work.chunks.values() if chunk.wants_lines]
+        if self._work.solo in wanting:
+            return self._work.solo
+        return min(wanting, key=lambda chunk: chunk.failed_fetches, default=None)
 
     async def _fill(self) -> bool:
         """Starts one line when the window has room; True when one was started."""

@@ -16,6 +16,7 @@ class HeldChunk:
         self.file = file
         self.running: dict[int, asyncio.Task[None]] = {}
         self.closing: asyncio.Task[None] | None = None
+        self.failed_fetches = 0  # since the last page
         self._known: set[int] = set()
         self._no_more = False
 
@@ -46,6 +47,7 @@ class HeldChunk:
 
     def fetched(self, lines: list[wire.InputLine]) -> list[wire.InputLine]:
         """Notes a page of lines; returns those that have no result yet."""
+        self.failed_fetches = 0
         self._known.update(line.line for line in lines)
         self._no_more = not lines or len(self._known) >= self.lease.lines
         finished = self.file.finished

@@ -126,14 +126,26 @@ class ChunkFile:
         os.close(self._descriptor)
 
     def _recover(self) -> None:
-        # A process that was killed may have left half a line at the end.
+        # A process that was killed may have left half a line at the end, a machine that lost its
+        # power anything after what was forced to disk: the lines from there on run again.
         with os.fdopen(os.dup(self._descriptor), "rb") as stored:
             for record in stored:
-                if not record.endswith(b"\n"):
+                line = _line_of(record)
+                if line is None:
                     break
-                self._spans.setdefault(json.loads(record)["line"], (self._end, len(record)))
+                self._spans.setdefault(line, (self._end, len(record)))
                 self._end += len(record)
         os.ftruncate(self._descriptor, self._end)
+
+
+def _line_of(record: bytes) -> int | None:
+    """The line of a stored result; None of what is no whole record."""
+    if not record.endswith(b"\n"):
+        return None
+    try:
+        return int(json.loads(record)["line"])
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 class Spool:

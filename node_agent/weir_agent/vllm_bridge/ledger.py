@@ -4,7 +4,7 @@ vLLM's pool knows no requests, so the scheduler tells the ledger what each step 
 Order of eviction belongs to ``queue``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from weir_agent.vllm_bridge.queue import Block, ClassedBlockQueue
@@ -130,8 +130,8 @@ class BlockLedger:
         if gone:
             raise InvariantError(f"the ledger has blocks of {gone}, vLLM has none")
 
-    def _on_references(self, hashes: Sequence[BlockHash], counts: Mapping[BlockHash, int]) -> None:
+    def _on_references(self, hashes: Sequence[BlockHash]) -> None:
         for block_hash in hashes:
             block = self._find(block_hash)
             if block is not None:
-                self._queue.free.set_references(block.block_id, counts.get(block_hash, 0))
+                self._queue.free.set_references(block.block_id, self.waiting.count(block_hash))

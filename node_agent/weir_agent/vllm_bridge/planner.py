@@ -7,7 +7,6 @@ import random
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from weir_agent.vllm_bridge.environment import is_cpu_build
 from weir_agent.vllm_bridge.messages import BridgeSettings
 from weir_engine import presets
 from weir_engine.config import ONLINE_ONLY, EngineShape, Policy
@@ -59,9 +58,6 @@ class Planner(Protocol):
         ...
 
 
-# The CPU build creates and keeps kernels and buffers by size; simulated GPUs only lose by it.
-CPU_TILE_TOKENS = 32
-
 PlannerFactory = Callable[[BridgeSettings, EngineShape, KvView, Policy], Planner]
 
 
@@ -85,7 +81,6 @@ def build_planner(
         pool=_offline_order(settings),
         policy=policy,
         static_budget_s=settings.static_budget_s,
-        tile_tokens=CPU_TILE_TOKENS if is_cpu_build() else 1,
     )
 
 

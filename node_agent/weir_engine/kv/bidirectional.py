@@ -4,7 +4,7 @@ When no block is free online takes the front of offline's blocks; only slots tha
 checkpointed, and only when it does. Source: BROS §5.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -108,6 +108,11 @@ class BidirectionalKvManager(KvManager):
         return taken
 
     @override
+    def extend(self, requests: Sequence[Request]) -> None:
+        for request in requests:  # each may have to find its block elsewhere
+            self.allocate(request, new_tokens=1)
+
+    @override
     def free(self, request_id: RequestId) -> int:
         self._offline.pop(request_id, None)
         for block in self._by_back.pop(request_id, {}):
@@ -135,7 +140,7 @@ class BidirectionalKvManager(KvManager):
             UnknownRequestError: it holds no blocks.
             CapacityError: a block whose front is taken must move, and none is free.
         """
-        holding = self._holding(request.id)
+        holding = self._holdings.of(request.id)
         disturbed = self._disturbed(request.id)
         moving = [block for block, shared in disturbed.items() if shared.front is not None]
         if len(moving) > self._free.num_free:
@@ -209,7 +214,7 @@ class BidirectionalKvManager(KvManager):
     def _claim_order(self) -> Iterator[Claim]:
         hashes, references = self._table.hashes, self._table.references
         backs = [
-            Back(request, self._holdings[request_id].blocks, bool(self._by_back.get(request_id)))
+            Back(request, self._holdings.of(request_id).blocks, bool(self._by_back.get(request_id)))
             for request_id, request in self._offline.items()
         ]
 

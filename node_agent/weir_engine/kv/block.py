@@ -18,13 +18,12 @@ class BlockTable:
     threshold. Cached blocks that nobody references are in neither class.
     """
 
-    __slots__ = ("_adopted", "_offline", "_online", "hashes", "offline_only", "references")
+    __slots__ = ("_adopted", "_online", "hashes", "offline_only", "references")
 
     def __init__(self, total_blocks: int) -> None:
         self._online = [0] * total_blocks
-        self._offline = [0] * total_blocks
         self._adopted = bytearray(total_blocks)  # 1: online referenced it since it was last free
-        self.references = [0] * total_blocks  # both classes; kept for speed
+        self.references = [0] * total_blocks  # of both classes
         self.hashes: list[BlockHash | None] = [None] * total_blocks
         self.offline_only = 0
 
@@ -34,7 +33,7 @@ class BlockTable:
 
     def offline(self, block: int) -> int:
         """Offline requests that reference the block."""
-        return self._offline[block]
+        return self.references[block] - self._online[block]
 
     def adopted(self, block: int) -> bool:
         """True when the block counts as online's: online referenced it since it was last free."""
@@ -42,36 +41,23 @@ class BlockTable:
 
     def take(self, block: int, *, online: bool) -> None:
         """Count one more reference of that class."""
-        first = not self.references[block]
-        self.references[block] += 1
-        if online:
-            if not first and not self._adopted[block]:
-                self.offline_only -= 1
-            self._adopted[block] = 1
-            self._online[block] += 1
-        else:
-            if first:
-                self.offline_only += 1
-            self._offline[block] += 1
+        self.take_all((block,), online=online)
 
     def take_all(self, blocks: Iterable[int], *, online: bool) -> None:
         """Count one more reference of that class to each of different blocks."""
-        references, adopted = self.references, self._adopted
-        if not online:
-            offline = self._offline
-            for block in blocks:
-                if not references[block]:
-                    self.offline_only += 1
-                references[block] += 1
-                offline[block] += 1
-            return
-        counts = self._online
+        references, adopted, own = self.references, self._adopted, self._online
+        offline_only = self.offline_only
         for block in blocks:
-            if not adopted[block]:
-                self.offline_only -= references[block] > 0
-                adopted[block] = 1
-            references[block] += 1
-            counts[block] += 1
+            before = references[block]
+            references[block] = before + 1
+            if online:
+                own[block] += 1
+                if not adopted[block]:
+                    adopted[block] = 1
+                    offline_only -= before > 0
+            elif not before:
+                offline_only += 1
+        self.offline_only = offline_only
 
     def release_all(self, blocks: Iterable[int], *, online: bool) -> list[int]:
         """Count one reference less to each of some blocks; those that have none left, in order.
@@ -79,17 +65,18 @@ class BlockTable:
         Raises:
             InvariantError: the class has no reference to give back.
         """
-        counts = self._online if online else self._offline
-        references, adopted = self.references, self._adopted
+        references, adopted, own = self.references, self._adopted, self._online
         free = []
         for block in blocks:
-            if counts[block] < 1:
+            left = references[block] - 1
+            if (own[block] if online else left - own[block] + 1) < 1:
                 raise InvariantError(
-                    f"block {block} has {self._online[block]} online and {self._offline[block]} "
+                    f"block {block} has {self.online(block)} online and {self.offline(block)} "
                     f"offline references, and one more was given back (online: {online})"
                 )
-            counts[block] -= 1
-            left = references[block] = references[block] - 1
+            references[block] = left
+            if online:
+                own[block] -= 1
             if not left:
                 free.append(block)
                 self.offline_only -= not adopted[block]

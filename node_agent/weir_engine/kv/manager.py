@@ -4,40 +4,23 @@ Used by the simulator and by weir_torch; under vLLM its own block pool takes thi
 admit or preempt is the scheduler's decision: an allocation that does not fit is an error here.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from collections.abc import Iterable, Sequence
+from itertools import groupby, islice
 
-from weir_engine.errors import (
-    CapacityError,
-    ConfigError,
-    InvariantError,
-    UnknownRequestError,
-)
+from weir_engine.errors import CapacityError, ConfigError, InvariantError
 from weir_engine.ids import BlockHash, RequestClass, RequestId
 from weir_engine.kv.audit import audit
 from weir_engine.kv.block import BlockTable
 from weir_engine.kv.eviction import EvictionPolicy
 from weir_engine.kv.free_list import ClassedFreeList
 from weir_engine.kv.hits import KnownHits
+from weir_engine.kv.holdings import Holding, Holdings
 from weir_engine.kv.prefix_index import PrefixIndex
 from weir_engine.kv.references import ReferenceCounter
 from weir_engine.kv.reserve import blocks_for
 from weir_engine.kv.usage import HitCounts, HitTally, KvUsage
 from weir_engine.kv.view import PrefixHit
 from weir_engine.request import Request
-
-
-@dataclass(kw_only=True, slots=True)
-class Holding:
-    """The blocks of one running request, in the order of its tokens.
-
-    ``hashed`` of them, from the start, were offered to the prefix index.
-    """
-
-    online: bool
-    blocks: list[int]
-    hashed: int
 
 
 class KvManager:
@@ -73,7 +56,7 @@ class KvManager:
         self._free = ClassedFreeList(total_blocks, policy=eviction, guard_blocks=guard_blocks)
         self._index = PrefixIndex()
         self._waiting = ReferenceCounter(self._on_references)
-        self._holdings: dict[RequestId, Holding] = {}
+        self._holdings = Holdings(block_size_tokens=block_size_tokens)
         self._hits = KnownHits(
             self._index, self._table.references, block_size_tokens=block_size_tokens
         )
@@ -105,12 +88,12 @@ class KvManager:
 
     def held_blocks(self, request_id: RequestId) -> int:
         """Blocks that the request references now; 0 for one that is not running."""
-        holding = self._holdings.get(request_id)
+        holding = self._holdings.find(request_id)
         return 0 if holding is None else len(holding.blocks)
 
     def releasable_blocks(self, request_id: RequestId) -> int:
         """Blocks that only this request references."""
-        holding = self._holdings.get(request_id)
+        holding = self._holdings.find(request_id)
         if holding is None:
             return 0
         references = self._table.references
@@ -136,7 +119,7 @@ class KvManager:
 
     def blocks(self, request_id: RequestId) -> tuple[int, ...]:
         """The request's block table; empty for one that is not running."""
-        holding = self._holdings.get(request_id)
+        holding = self._holdings.find(request_id)
         return () if holding is None else tuple(holding.blocks)
 
     def hit_counts(self, klass: RequestClass) -> HitCounts:
@@ -189,7 +172,7 @@ class KvManager:
             CapacityError: not enough blocks are free; the plan counted wrong.
             InvariantError: the hit is not there (any more), or a running request states one.
         """
-        holding = self._holdings.get(request.id)
+        holding = self._holdings.find(request.id)
         if holding is None:
             return self._admit(request, new_tokens, hit)
         if hit is not None and hit.tokens:
@@ -205,6 +188,26 @@ class KvManager:
         holding.blocks += self._take_fresh(request, lacking, at=held)
         return lacking
 
+    def extend(self, requests: Sequence[Request]) -> None:
+        """One more block, in order, for each of running requests whose blocks are full.
+
+        What ``allocate`` of a token each would do.
+
+        Raises:
+            UnknownRequestError: one holds no blocks.
+            CapacityError: not enough blocks are free; the plan counted wrong.
+        """
+        full = self._holdings.full(requests)
+        if not full:
+            return
+        self._check_room(full[0][0], len(full))
+        for _, run in groupby(full, key=lambda each: each[1].online):
+            own = list(run)
+            request, holding = own[0]
+            fresh = self._take_fresh(request, len(own), at=len(holding.blocks))
+            for (_, holding), block in zip(own, fresh, strict=True):
+                holding.blocks.append(block)
+
     def commit(self, request: Request) -> None:
         """Put the request's full computed blocks into the prefix index, as far as hashes are known.
 
@@ -215,20 +218,19 @@ class KvManager:
             UnknownRequestError: it holds no blocks.
             InvariantError: it computed more tokens than its blocks hold.
         """
-        holding = self._holdings.get(request.id) or self._holding(request.id)
-        blocks, hashed, computed = holding.blocks, holding.hashed, request.computed_tokens
-        if computed > len(blocks) * self._block_size:
-            raise InvariantError(
-                f"request {request.id} computed {computed} tokens in "
-                f"{len(blocks)} blocks of {self._block_size}"
-            )
-        upto = min(computed // self._block_size, len(request.block_hashes))
-        if upto <= hashed or not self._prefix_cache:
-            return
-        new = request.block_hashes[hashed:upto]
-        self._cache(blocks[hashed:upto], new, online=holding.online)
-        holding.hashed = upto
-        self._changed()
+        self.commit_all((request,))
+
+    def commit_all(self, requests: Iterable[Request]) -> None:
+        """``commit`` of each, in order.
+
+        Raises:
+            UnknownRequestError: one holds no blocks.
+            InvariantError: one computed more tokens than its blocks hold.
+        """
+        for online, blocks, hashes in self._holdings.newly_full(requests):
+            if self._prefix_cache:
+                self._cache(blocks, hashes, online=online)
+                self._changed()
 
     def free(self, request_id: RequestId) -> int:
         """Take all blocks of a request that ended; returns how many became free.
@@ -236,7 +238,7 @@ class KvManager:
         The count of a waiting request ends too. A request that holds nothing is no error.
         """
         self.forget(request_id)
-        holding = self._holdings.pop(request_id, None)
+        holding = self._holdings.pop(request_id)
         if holding is None:
             return 0
         self._changed()
@@ -255,7 +257,7 @@ class KvManager:
         Raises:
             UnknownRequestError: it holds no blocks.
         """
-        self._holding(request.id)
+        self._holdings.of(request.id)
         released = self.free(request.id)
         self.expect(request)
         return released
@@ -278,10 +280,7 @@ class KvManager:
             table=self._table,
             free=self._free,
             index=self._index,
-            holdings={
-                request_id: (holding.blocks, holding.online)
-                for request_id, holding in self._holdings.items()
-            },
+            holdings=self._holdings.by_class(),
             both_ends=self._both_ends(),
         )
 
@@ -290,12 +289,6 @@ class KvManager:
     def _both_ends(self) -> frozenset[int]:
         """Blocks that an online and an offline request fill together; none where paged."""
         return frozenset()
-
-    def _holding(self, request_id: RequestId) -> Holding:
-        holding = self._holdings.get(request_id)
-        if holding is None:
-            raise UnknownRequestError(f"request {request_id} holds no KV blocks; allocate first")
-        return holding
 
     def _changed(self) -> None:
         self._hits.changed()
@@ -318,9 +311,11 @@ class KvManager:
             for block in found:
                 self._free.mark_online(block)
         self._table.take_all(found, online=online)
-        self.forget(request.id)
+        self._hits.forget(request.id)
+        self._waiting.remove(request.id, held=expected)
         taken = self._take_fresh(request, fresh, at=expected)
-        self._holdings[request.id] = Holding(online=online, blocks=found + taken, hashed=expected)
+        holding = Holding(online=online, blocks=found + taken, hashed=expected)
+        self._holdings.add(request.id, holding)
         self._hit_tally.admitted(request, expected * self._block_size)
         self._changed()
         return fresh + len(revived)
@@ -331,8 +326,8 @@ class KvManager:
         Raises:
             InvariantError: it is not there (any more).
         """
-        limit = min((request.known_tokens - 1) // self._block_size, expected)
-        found = self._index.match(request.block_hashes, limit) if limit > 0 else []
+        most = min((request.known_tokens - 1) // self._block_size, expected)
+        found = self._hits.blocks(request, most)
         if len(found) != expected:
             raise InvariantError(
                 f"request {request.id} was to find {expected} cached blocks and found {len(found)}"
@@ -371,10 +366,12 @@ class KvManager:
             hashes[block] = block_hash
         self._free.mark_held_cached([block for _, block in own], online=online)
 
-    def _on_references(self, hashes: Sequence[BlockHash], counts: Mapping[BlockHash, int]) -> None:
+    def _on_references(self, hashes: Sequence[BlockHash]) -> None:
         """New counts of hashes: to the free blocks among theirs. The others get it when freed."""
-        references, free = self._table.references, self._free
-        for block_hash, block in zip(hashes, self._index.find(hashes), strict=True):
-            if block is not None and not references[block]:
-                free.set_references(block, counts.get(block_hash, 0))
+        references, free, waiting = self._table.references, self._free, self._waiting
+        blocks = self._index.find(hashes)
+        if blocks.count(None) < len(blocks):
+            for block_hash, block in zip(hashes, blocks, strict=True):
+                if block is not None and not references[block]:
+                    free.set_references(block, waiting.count(block_hash))
         self._next_evicted.clear()

@@ -33,9 +33,11 @@ class PrefixIndex:
 
     def match(self, hashes: Sequence[BlockHash], limit: int, first: int = 0) -> list[int]:
         """Blocks of the longest cached run of hashes from the ``first`` on, up to ``limit``."""
-        get = self._blocks.get
         found: list[int] = []
         at, end, peek = first, min(limit, len(hashes)), _FIRST_PEEK
+        if at >= end or hashes[at] not in self._blocks:
+            return found
+        get = self._blocks.get
         while at < end:  # in growing pieces: most requests find little, or nearly all
             piece = hashes[at : min(at + peek, end)]
             blocks = list(map(get, piece, repeat(_ABSENT)))
@@ -52,11 +54,15 @@ class PrefixIndex:
         return list(map(self._blocks.get, hashes))
 
     def put_all(
-        self, hashes: Iterable[BlockHash], blocks: Iterable[int]
+        self, hashes: Sequence[BlockHash], blocks: Sequence[int]
     ) -> list[tuple[BlockHash, int]]:
-        """Index computed blocks; those whose hash no other block holds."""
-        put = self._blocks.setdefault
-        return [pair for pair in zip(hashes, blocks, strict=True) if put(*pair) == pair[1]]
+        """Index computed blocks, one a hash; those whose hash no other block holds."""
+        indexed = map(self._blocks.setdefault, hashes, blocks)
+        return [
+            (block_hash, block)
+            for block_hash, block, known in zip(hashes, blocks, indexed, strict=True)
+            if known == block
+        ]
 
     def drop(self, block_hash: BlockHash, block: int) -> None:
         """Forget the block's hash.

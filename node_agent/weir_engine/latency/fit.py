@@ -15,23 +15,36 @@ _RIDGE = 1e-4
 
 
 def fit_relative(
-    features: Array, seconds: Array, weights: Array, prior: Array, ridge: float = _RIDGE
+    features: Array,
+    seconds: Array,
+    weights: Array,
+    prior: Array,
+    *,
+    last: Array | None = None,
 ) -> Array:
     """Coefficients, none negative, that keep |features @ c / seconds - 1| small for most rows.
 
     Shapes ``(rows, columns)``, ``(rows,)``, ``(rows,)``, ``(columns,)``; ``seconds`` above 0,
     ``weights`` 0 or more. Directions that the rows do not tell apart stay at ``prior``, scaled as a
-    whole to the rows, so constant or collinear data cannot make coefficients explode.
+    whole to the rows, so constant or collinear data cannot make coefficients explode. ``last``,
+    an earlier fit of the same columns, only saves time.
     """
     guess = features @ prior
     known = guess > 0
-    scale = float(np.median(seconds[known] / guess[known])) if known.any() else 1.0
+    scale = _median(seconds[known] / guess[known]) if known.any() else 1.0
     target = prior * scale
+    penalty, pull = _RIDGE * np.eye(len(target)), _RIDGE * target
     # Dividing by the measured value first bounds what an overlong step can do to the start.
     size, trust = seconds, weights
-    coefficients = target
+    coefficients = target if last is None else last
     for _ in range(_ROUNDS):
-        coefficients = _solve(features, seconds, trust / (size * size), coefficients, target, ridge)
+        squares = trust / (size * size)
+        total = float(squares.sum())
+        if total > 0:
+            squares /= total
+            coefficients = _solve(features, seconds, squares, coefficients, penalty, pull)
+        else:
+            coefficients = target
         size = np.maximum(features @ coefficients, 1e-9)
         residual = np.abs(seconds / size - 1.0)
         spread = max(1.4826 * _median(residual), _SMALLEST_SPREAD)
@@ -49,18 +62,15 @@ def _median(values: Array) -> float:
 
 
 def _solve(
-    features: Array, seconds: Array, weights: Array, guess: Array, target: Array, ridge: float
+    features: Array, seconds: Array, weights: Array, guess: Array, penalty: Array, pull: Array
 ) -> Array:
-    """Weighted least squares with a ridge towards ``target``, in columns of unit size."""
-    total = float(weights.sum())
-    if total <= 0:
-        return target
-    weighted = features * (weights / total)[:, None]
-    gram = weighted.T @ features
-    column = np.sqrt(np.diag(gram))
+    """Weighted least squares in columns of unit size; a ridge adds ``penalty`` and ``pull``."""
+    weighted = (features * weights[:, None]).T
+    gram = weighted @ features
+    column = np.sqrt(gram.diagonal())
     column[column <= 0] = 1.0  # never seen: the ridge alone holds it at the target
-    gram = gram / np.outer(column, column) + ridge * np.eye(len(target))
-    moment = (weighted.T @ seconds) / column + ridge * target * column
+    gram = gram / (column[:, None] * column) + penalty
+    moment = (weighted @ seconds) / column + pull * column
     solution: Array = nonnegative(gram, moment, guess > 0) / column
     return solution
 
@@ -73,18 +83,16 @@ def nonnegative(gram: Array, moment: Array, likely: NDArray[np.bool_] | None = N
     Source: Lawson & Hanson's active set, on the normal equations (Bro & de Jong 1997).
     """
     size = len(moment)
-    solution = np.zeros(size)
     least = 1e-12 * float(np.abs(moment).max(initial=1e-300))
-    if likely is not None and likely.all():
-        whole = np.linalg.solve(gram, moment)
-        if (whole > 0).all():
-            return np.asarray(whole, np.float64)
-    elif likely is not None and likely.any():
-        solution[likely] = np.linalg.solve(gram[np.ix_(likely, likely)], moment[likely])
-        rising = moment - gram @ solution > least
-        if (solution[likely] > 0).all() and not (rising & ~likely).any():
+    if likely is not None:
+        solution = _solution(gram, moment, likely)
+        above = np.count_nonzero(solution > 0)
+        if above == size:
             return solution
-        solution = np.zeros(size)
+        rising = moment - gram @ solution > least
+        if above == np.count_nonzero(likely) and not np.count_nonzero(rising & ~likely):
+            return solution
+    solution = np.zeros(size)
     free = np.zeros(size, dtype=bool)
     for _ in range(10 * size):
         gradient = moment - gram @ solution
@@ -93,8 +101,7 @@ def nonnegative(gram: Array, moment: Array, likely: NDArray[np.bool_] | None = N
             break
         free[int(np.argmax(np.where(candidates, gradient, -np.inf)))] = True
         while True:
-            trial = np.zeros(size)
-            trial[free] = np.linalg.solve(gram[np.ix_(free, free)], moment[free])
+            trial = _solution(gram, moment, free)
             negative = free & (trial <= 0)
             if not negative.any():
                 solution = trial
@@ -103,4 +110,12 @@ def nonnegative(gram: Array, moment: Array, likely: NDArray[np.bool_] | None = N
             solution = solution + float(ratio.min()) * (trial - solution)
             free &= solution > 1e-15
             solution[~free] = 0.0
+    return solution
+
+
+def _solution(gram: Array, moment: Array, free: NDArray[np.bool_]) -> Array:
+    """The x that minimises it where only those that are ``free`` may differ from 0."""
+    solution = np.zeros(len(moment))
+    places = np.flatnonzero(free)
+    solution[places] = np.linalg.solve(gram[places[:, None], places], moment[places])
     return solution

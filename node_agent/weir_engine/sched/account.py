@@ -1,16 +1,14 @@
 """What an SLO tells a step, and what a step tells an SLO.
 
 One account an objective; a step budget takes the tightest. Accounts see loads and times, never
-requests or KV blocks.
+requests or KV blocks. The values are tuples, because every step makes one of each.
 """
 
-from dataclasses import dataclass
 from math import inf
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OnlineLoad:
+class OnlineLoad(NamedTuple):
     """The online side of the step that is being planned.
 
     ``decoders`` online requests decode in it; ``earliest_token_s`` is when the one that waits
@@ -20,8 +18,7 @@ class OnlineLoad:
     ``earliest_arrival_s`` is when the first of them arrived (None without any), ``prompts_s`` how
     long online work alone takes from now until the last of them has its first token (None without
     any, and where a preempted one among them has had it), ``prompts_delay_s`` the most that offline
-    work has delayed one of them by, ``kv_share`` which part of the KV blocks online requests hold
-    with the step.
+    work has delayed one of them by.
     ``base_s`` is the predicted median duration of the online work alone (0 without any),
     ``idle_step_s`` the fixed cost of a step (c0).
     """
@@ -34,13 +31,11 @@ class OnlineLoad:
     earliest_arrival_s: float | None = None
     prompts_s: float | None = None
     prompts_delay_s: float = 0.0
-    kv_share: float = 0.0
     base_s: float = 0.0
     idle_step_s: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepLimit:
+class StepLimit(NamedTuple):
     """The longest the step may take, offline work included, as a predicted median.
 
     A limit at or below ``OnlineLoad.base_s`` leaves nothing for offline work. ``idle_s`` says when
@@ -55,8 +50,7 @@ class StepLimit:
 NO_LIMIT = StepLimit()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepTimes:
+class StepTimes(NamedTuple):
     """What became of a planned step, for the accounts.
 
     ``base_s`` is what the online work alone would have taken, by prediction scaled to the measured

@@ -112,6 +112,8 @@ class StepDraft:
         """The part of a hit that this step's own allocations cannot evict before it is adopted."""
         if self.allocated_blocks == 0 or hit.tokens == 0:
             return hit
+        if not (hit.free_blocks or self.released):  # blocks in use are not evicted
+            return hit
         evicted = kv.next_evicted(self.allocated_blocks)
         found = request.block_hashes[: hit.tokens // self.block_size_tokens]
         if evicted.isdisjoint(found) and self.released.isdisjoint(found):
@@ -133,9 +135,22 @@ class StepDraft:
         """Blocks that a preemption frees, at least: some may have been adopted in this step."""
         return max(0, releasable_blocks - self.adopted_blocks)
 
-    def adopt(self, hit: PrefixHit) -> None:
-        """A request was admitted with this hit."""
+    def admit(self, request: Request, hit: PrefixHit, tokens: int, *, reason: str) -> None:
+        """A request joins with this hit and so many tokens behind it."""
+        offline = not request.is_online
+        blocks = self.blocks_for(hit.tokens, tokens) + self.hit_blocks(hit)
         self.adopted_blocks += hit.tokens // self.block_size_tokens
+        self.take_blocks(blocks, offline=offline)
+        self.seqs_left -= 1
+        self.offline_seqs += offline
+        work = Work(
+            request_id=request.id,
+            tokens=tokens,
+            admitted=True,
+            hit_tokens=hit.tokens,
+            reason=reason,
+        )
+        self.add_prefill(work, hit.tokens)
 
     def take_blocks(self, blocks: int, *, offline: bool) -> None:
         """Allocate from what is left."""

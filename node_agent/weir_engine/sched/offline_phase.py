@@ -5,29 +5,22 @@ its limit, or takes a block or a slot beyond the policy. Source: HyGen Algorithm
 the threshold is Echo's (§5.3).
 """
 
-from itertools import chain
-from math import sqrt
-from operator import attrgetter
-
 from weir_engine.config import Policy
-from weir_engine.kv.view import PrefixHit
 from weir_engine.latency.models import LatencyModel
 from weir_engine.request import Request
 from weir_engine.sched.account import OnlineLoad
 from weir_engine.sched.draft import StepDraft
 from weir_engine.sched.gathering import PromptGathering
+from weir_engine.sched.offline_admission import OfflineAdmission, free_slots
+from weir_engine.sched.online_room import OnlineRoom
 from weir_engine.sched.plan import Work
 from weir_engine.sched.state import SchedulerState
 from weir_engine.sched.step_room import StepRoom
 
-_CANDIDATES = 64
 # Prompts go before decodes where a decode takes as long as this many tokens of a prompt: on GPUs
 # one over thousands of tokens of context does. Below, what counts is to finish what has begun. A
 # CPU lane finishes it without the GPU's time: there, where a decode takes longer than one token.
 _DEAR_DECODE = 10.0
-# A shorter piece of a prompt is not worth a place in the batch.
-_LEAST_CHUNK_TOKENS = 8
-_SOLO = attrgetter("solo")
 
 
 class OfflinePhase:
@@ -39,18 +32,19 @@ class OfflinePhase:
         *,
         model: LatencyModel,
         prefill_first: bool | None = False,
-        tile_tokens: int = 1,
         gathering: PromptGathering | None = None,
+        room: OnlineRoom | None = None,
     ) -> None:
         """``prefill_first``: prompts go before decodes (OmniServe §3.3.2).
 
-        None: where that serves many more tokens a second of the step. A step whose prompts time
-        cuts gets a multiple of ``tile_tokens``. ``gathering`` None: prompts join at once.
+        None: where that serves many more tokens a second of the step. ``gathering`` None: prompts
+        join at once. ``room`` None: admissions leave no block free.
         """
         self._state = state
-        self._room = StepRoom(model, tile_tokens=tile_tokens)
+        self._room = StepRoom(model)
         self._prefill_first = prefill_first
         self._gathering = gathering
+        self._admission = OfflineAdmission(state, self._room, room)
 
     def fill(self, draft: StepDraft, policy: Policy, load: OnlineLoad, limit_s: float) -> None:
         """Add offline work as long as the predicted step stays within ``limit_s``."""
@@ -72,7 +66,9 @@ class OfflinePhase:
         blocked |= self._prefills(draft, policy, prefilling, limit_s, must_move=must_move)
         if prefill_first:
             if not blocked:
-                self._admissions(draft, policy, running, load.now_s, limit_s, must_move=must_move)
+                self._admission.fill(
+                    draft, policy, running, load.now_s, limit_s, must_move=must_move
+                )
             blocked |= self._decodes(draft, policy, decoding, limit_s, must_move=must_move)
         if blocked:
             if not any(work.reason.startswith("offline") for work in draft.work):
@@ -82,7 +78,7 @@ class OfflinePhase:
         # Those that are held back already are company enough.
         alone = added == len(decoding) and not prefill_first
         if alone and not self._gathers(draft, policy, decoding):
-            self._admissions(draft, policy, running, load.now_s, limit_s, must_move=must_move)
+            self._admission.fill(draft, policy, running, load.now_s, limit_s, must_move=must_move)
 
     def _prompts_first(self, draft: StepDraft, decoding: list[Request], limit_s: float) -> bool:
         """As set, else True when time ends the step and decodes are dear."""
@@ -100,13 +96,13 @@ class OfflinePhase:
         """True while prompts wait for more slots to come free."""
         if self._gathering is None:
             return False
-        return self._gathering.waits(draft, _free_slots(draft, policy), len(decoding))
+        return self._gathering.waits(draft, free_slots(draft, policy), len(decoding))
 
     def _size_step(
         self, draft: StepDraft, policy: Policy, decoding: list[Request], limit_s: float
     ) -> None:
         """Leaves prompts no more tokens than are cheap, where slots are short."""
-        free = _free_slots(draft, policy)
+        free = free_slots(draft, policy)
         if self._gathering is None or not self._gathering.short(free, len(decoding)):
             return
         tokens = draft.shape.tokens
@@ -182,7 +178,10 @@ class OfflinePhase:
         blocked = False
         for request in prefilling:
             computed = request.computed_tokens
-            tokens = self._chunk(draft, request, computed, limit_s, must_move=must_move)
+            remaining = request.known_tokens - computed
+            tokens = self._room.chunk_tokens(
+                draft, computed, remaining, limit_s, must_move=must_move
+            )
             if tokens == 0:
                 break
             blocks = draft.blocks_for(computed, tokens)
@@ -194,123 +193,11 @@ class OfflinePhase:
             draft.add_prefill(work, computed)
         return blocked
 
-    def _admissions(
-        self,
-        draft: StepDraft,
-        policy: Policy,
-        running: list[Request],
-        now_s: float,
-        limit_s: float,
-        *,
-        must_move: bool,
-    ) -> None:
-        if not self._slot_free(draft, policy) or draft.tokens_left < 1:
-            return
-        if any(map(_SOLO, running)):
-            return
-        growth = self._running_growth(draft, running)
-        spare = self._spare_blocks(draft)
-        pool = self._state.pool.candidates(_CANDIDATES, now_s)
-        for request in chain(list(self._state.resuming.values()), pool):
-            if not self._slot_free(draft, policy):
-                return
-            if not self._may_lead(draft, request):
-                continue
-            hit = self._state.kv.hit(request)
-            if waits_for_leader(self._state, draft, request, hit.tokens):
-                continue
-            if draft.sure_hit(self._state.kv, request, hit) is not hit:
-                continue  # this step would evict what it counts on
-            tokens = self._chunk(draft, request, hit.tokens, limit_s, must_move=must_move)
-            whole = draft.blocks_for(hit.tokens, request.known_tokens - hit.tokens)
-            later = self._growth_blocks(draft, request)
-            need = whole + draft.hit_blocks(hit) + growth
-            fits = need <= draft.blocks_left - spare
-            allowed = draft.offline_blocks + need + later <= policy.offline_kv_blocks
-            if tokens == 0 or not (fits and allowed):
-                return
-            growth += whole - draft.blocks_for(hit.tokens, tokens) + later
-            self._admit(draft, request, hit, tokens)
-            if request.solo:
-                return
-
-    def _spare_blocks(self, draft: StepDraft) -> float:
-        """What an admission leaves free for online to grow into, where decodes have a lane.
-
-        One standard deviation of what online holds, the number of its requests taken as Poisson. An
-        online request that lacks blocks makes a half-computed prompt start again; decodes that
-        give way for the room, or wait for it, go on at the lane.
-        """
-        state = self._state
-        if self._prefill_first is not None or state.lane is None or not state.running_online:
-            return 0.0
-        held = state.kv.total_blocks - draft.blocks_left - draft.offline_blocks
-        return float(held / sqrt(len(state.running_online)))
-
-    def _may_lead(self, draft: StepDraft, request: Request) -> bool:
-        """False for what this very step preempted, and for a solo request that has company."""
-        return request.id not in draft.preempted and not (request.solo and draft.offline_seqs)
-
-    def _admit(self, draft: StepDraft, request: Request, hit: PrefixHit, tokens: int) -> None:
-        blocks = draft.blocks_for(hit.tokens, tokens) + draft.hit_blocks(hit)
-        draft.adopt(hit)
-        draft.take_blocks(blocks, offline=True)
-        draft.seqs_left -= 1
-        draft.offline_seqs += 1
-        draft.computing.update(request.block_hashes[hit.tokens // draft.block_size_tokens :])
-        work = Work(
-            request_id=request.id,
-            tokens=tokens,
-            admitted=True,
-            hit_tokens=hit.tokens,
-            reason="offline-admit",
-        )
-        draft.add_prefill(work, hit.tokens)
-
-    def _slot_free(self, draft: StepDraft, policy: Policy) -> bool:
-        return _free_slots(draft, policy) > 0
-
     def _may_grow(self, draft: StepDraft, policy: Policy, blocks: int) -> bool:
         if blocks == 0:
             return True
         within = draft.offline_blocks + blocks <= policy.offline_kv_blocks
         return within and blocks <= draft.blocks_left
-
-    def _running_growth(self, draft: StepDraft, running: list[Request]) -> int:
-        """Blocks that running requests will still ask for until their expected ends."""
-        size = draft.block_size_tokens
-        growth = 0
-        for request in running:
-            outputs = request.expected_output_tokens or request.max_output_tokens
-            if outputs <= request.output_tokens:
-                outputs = request.output_tokens + 1
-            end = request.prompt_tokens + outputs
-            growth += -(-end // size) - -(-request.computed_tokens // size)
-        return growth
-
-    def _growth_blocks(self, draft: StepDraft, request: Request) -> int:
-        """Blocks it will ask for beyond its known tokens until its expected end."""
-        known = request.known_tokens
-        return draft.blocks_for(known, _end_tokens(request) - known)
-
-    def _chunk(
-        self,
-        draft: StepDraft,
-        request: Request,
-        computed_tokens: int,
-        limit_s: float,
-        *,
-        must_move: bool,
-    ) -> int:
-        remaining = request.known_tokens - computed_tokens
-        upper = min(remaining, draft.tokens_left)
-        if upper < 1:
-            return 0
-        least = min(upper, _LEAST_CHUNK_TOKENS)
-        tokens = self._room.chunk_tokens(draft.shape, computed_tokens, limit_s, upper)
-        if tokens >= least:
-            return tokens
-        return least if must_move and not draft.work else 0
 
     def _give_way(self, draft: StepDraft, running: list[Request]) -> None:
         """Offline requests block each other: the last arrival frees its blocks for the others."""
@@ -318,27 +205,3 @@ class OfflinePhase:
             return
         last = max(running, key=lambda request: (request.arrival_s, request.id))
         draft.drop(last, self._state.kv.releasable_blocks(last.id), reason="offline-needs-room")
-
-
-def _free_slots(draft: StepDraft, policy: Policy) -> int:
-    """Requests that may still join the step's batch, negative where it has too many."""
-    return min(draft.seqs_left, policy.offline_seq_slots - draft.offline_seqs)
-
-
-def waits_for_leader(
-    state: SchedulerState, draft: StepDraft, request: Request, hit_tokens: int
-) -> bool:
-    """True when another request computes the first block that it does not find (rule 6)."""
-    index = hit_tokens // draft.block_size_tokens
-    # The last block of a prompt is always computed again, so it is no reason to wait.
-    last = (request.known_tokens - 1) // draft.block_size_tokens
-    if index >= min(last, len(request.block_hashes)):
-        return False
-    missing = request.block_hashes[index]
-    return missing in draft.computing or missing in state.inflight
-
-
-def _end_tokens(request: Request) -> int:
-    """Tokens that it will have at its expected end, at least one more than now."""
-    outputs = request.expected_output_tokens or request.max_output_tokens
-    return request.prompt_tokens + max(outputs, request.output_tokens + 1)

@@ -3,8 +3,6 @@
 Offline requests give way for blocks and slots. Source: HyGen Algorithm 1, phase ONLINE.
 """
 
-from dataclasses import replace
-from itertools import chain
 from math import inf
 from typing import TypedDict
 
@@ -23,6 +21,8 @@ from weir_engine.sched.state import SchedulerState
 _MEDIAN = 0.5
 # Once a prompt ends in a step, another one may join only while the step is shorter than this many
 # fixed costs: the first token would wait for the other's prefill, which costs more than a step.
+# Where only a tail of TTFT counts, the decodes are part of what one more step costs: the last
+# prompt of a burst waits for each step.
 _JOIN_STEPS = 3.0
 
 
@@ -36,7 +36,7 @@ class _Prompts(TypedDict):
 class OnlinePhase:
     """Puts the online work of one step into a draft."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its seats
         self,
         state: SchedulerState,
         *,
@@ -45,14 +45,20 @@ class OnlinePhase:
         order: OnlineOrder,
         pace: Pace | None,
         stagger_prompts: bool = False,
+        joins_beside_decodes: bool = False,
     ) -> None:
-        """``stagger_prompts``: a prompt that ends in a long step keeps the others out of it."""
+        """``stagger_prompts``: a prompt that ends in a long step keeps the others out of it.
+
+        Long is more than some fixed costs, or, with ``joins_beside_decodes``, more than some steps
+        of its decodes alone.
+        """
         self._state = state
         self._model = model
         self._budget = budget
         self._order = order
         self._pace = pace
         self._stagger_prompts = stagger_prompts
+        self._joins_beside_decodes = joins_beside_decodes
 
     def fill(self, draft: StepDraft, now_s: float) -> OnlineLoad:
         """Add the online work; answers with the load that it makes."""
@@ -73,12 +79,8 @@ class OnlinePhase:
             shape = draft.shape
             base_s = 0.0 if shape.is_empty else self._model.predict(shape)
             prompts = self._prompts(draft, load, prefilling, base_s)
-            load = replace(load, base_s=base_s, kv_share=self._kv_share(draft), **prompts)
+            load = load._replace(base_s=base_s, **prompts)
         return load
-
-    def _kv_share(self, draft: StepDraft) -> float:
-        others = draft.blocks_left + draft.offline_blocks
-        return 1 - others / self._state.kv.total_blocks
 
     def _prompts(
         self, draft: StepDraft, load: OnlineLoad, prefilling: list[Request], base_s: float
@@ -120,8 +122,8 @@ class OnlinePhase:
         if self._pace is not None and decoding:
             cumulative_s = min(self._pace.next_s(r, now_s) for r in decoding)
         waiting = self._waiting(draft)
-        first = [r.arrival_s for r in chain(prefilling, waiting) if r.output_tokens == 0]
-        resuming = sum(r.output_tokens > 0 for r in waiting)
+        first = [r.arrival_s for r in [*prefilling, *waiting] if r.output_tokens == 0]
+        resuming = len([r for r in waiting if r.output_tokens])
         shape = draft.shape
         return OnlineLoad(
             now_s=now_s,
@@ -130,7 +132,6 @@ class OnlinePhase:
             earliest_cumulative_s=cumulative_s,
             prefills=len(first) + resuming,
             earliest_arrival_s=min(first, default=None),
-            kv_share=self._kv_share(draft),
             base_s=0.0 if shape.is_empty else self._model.predict(shape),
             idle_step_s=self._model.fixed_s,
         )
@@ -197,19 +198,8 @@ class OnlinePhase:
             if not made:
                 draft.lacks_room = True
                 return False
-        blocks = draft.blocks_for(hit.tokens, tokens) + draft.hit_blocks(hit)
-        draft.adopt(hit)
-        draft.take_blocks(blocks, offline=False)
-        draft.seqs_left -= 1
-        work = Work(
-            request_id=request.id,
-            tokens=tokens,
-            admitted=True,
-            hit_tokens=hit.tokens,
-            reason="online-admit",
-        )
+        draft.admit(request, hit, tokens, reason="online-admit")
         draft.ends_prompt |= hit.tokens + tokens == request.known_tokens
-        draft.add_prefill(work, hit.tokens)
         return True
 
     def _chunk(
@@ -230,7 +220,10 @@ class OnlinePhase:
         """True when a prompt ends in the step and the step is long enough to keep others out."""
         if not (self._stagger_prompts and draft.ends_prompt):
             return False
-        return self._model.predict(draft.shape) > _JOIN_STEPS * self._model.fixed_s
+        one_more_s = self._model.fixed_s
+        if self._joins_beside_decodes and draft.decode_requests:
+            one_more_s = self._model.predict(draft.decode_shape)
+        return self._model.predict(draft.shape) > _JOIN_STEPS * one_more_s
 
     def _make_room(
         self,

@@ -20,7 +20,7 @@ from weir_engine.sched.account import StepLimit
 from weir_engine.sched.batch_size import BatchSize
 from weir_engine.sched.draft import StepDraft
 from weir_engine.sched.listener import StepListener
-from weir_engine.sched.offline_phase import waits_for_leader
+from weir_engine.sched.offline_admission import waits_for_leader
 from weir_engine.sched.packed_step import PackedStep, Share
 from weir_engine.sched.packing import Packed
 from weir_engine.sched.plan import StepOutcome, StepPlan

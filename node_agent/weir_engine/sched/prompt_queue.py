@@ -4,7 +4,7 @@ Pure functions: seconds and counts in, seconds out.
 """
 
 from collections.abc import Iterable
-from math import ceil, inf
+from math import ceil
 
 from weir_engine.latency.features import StepShape
 from weir_engine.latency.models import LatencyModel
@@ -13,10 +13,6 @@ from weir_engine.sched.account import OnlineLoad
 _MEDIAN = 0.5
 # Of the slack that the prompts have a step gives no more than this share to offline work.
 _SHARE_OF_SLACK = 0.25
-# Online requests may hold this share of the KV blocks before steps get shorter for it, and this one
-# when they are as short as without offline work.
-_SHARE_OF_KV = 0.5
-_FULL_KV = 0.9
 
 
 def queue_s(
@@ -71,22 +67,6 @@ def beside_prompts_s(
         return 0.0
     slack_s = threshold_s - (load.now_s - load.earliest_arrival_s) - load.prompts_s
     return max(0.0, share * min(slack_s, headroom_s - load.prompts_delay_s))
-
-
-def memory_limit_s(load: OnlineLoad) -> float:
-    """The longest step that KV memory bears, so that the next prompts find room in it.
-
-    Requests stay, and hold KV, for as much longer as steps take longer. Up to half of the blocks
-    that does not matter; from there on steps get shorter, and where nine tenths are online's they
-    take no longer than online work alone. So online's share settles below that wherever online
-    work alone would.
-
-    Source: Weir; Little's law.
-    """
-    above = load.kv_share - _SHARE_OF_KV
-    if above <= 0:
-        return inf
-    return load.base_s * max(1.0, (_FULL_KV - _SHARE_OF_KV) / above)
 
 
 def _beside(decodes: StepShape, tokens: int, pairs_each: float) -> StepShape:

@@ -22,6 +22,7 @@ from weir_engine.sched.draft import StepDraft
 from weir_engine.sched.listener import StepListener
 from weir_engine.sched.offline_phase import OfflinePhase
 from weir_engine.sched.online_phase import OnlinePhase
+from weir_engine.sched.online_room import OnlineRoom
 from weir_engine.sched.pace import Pace
 from weir_engine.sched.piggyback import Piggyback
 from weir_engine.sched.plan import StepOutcome, StepPlan
@@ -74,13 +75,15 @@ class Scheduler:
             pace=pace,
             # It shortens the first token's wait at the next tokens' expense.
             stagger_prompts=seats.stagger_prompts and any(s.metric is Metric.TTFT for s in slos),
+            joins_beside_decodes=seats.joins_beside_decodes,
         )
+        self._room = OnlineRoom(self._state) if seats.keeps_room else None
         self._offline = OfflinePhase(
             self._state,
             model=model,
             prefill_first=seats.prefill_first,
-            tile_tokens=seats.tile_tokens,
             gathering=seats.gathering,
+            room=self._room,
         )
         self._settlement = Settlement(self._state, model=model, budget=budget, pace=pace)
 
@@ -170,6 +173,8 @@ class Scheduler:
         """The plan was sent to the engine: preemptions, admissions and progress take effect."""
         state = self._state
         state.step = plan.step
+        if self._room is not None:
+            self._room.on_begin(plan)
         for request_id in plan.refused:
             self._end(state.get(request_id))
         for preemption in plan.preempt:

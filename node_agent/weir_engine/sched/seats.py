@@ -24,10 +24,10 @@ class Seats:
     seats that decide from what happened before. ``admission`` (None: every request is taken) turns
     online requests away, ``lane`` (None: there is none) is attention on host CPUs,
     ``prefill_first`` lets offline prompts go before offline decodes (None: where that serves many
-    more tokens a second), and a step that offline prompts end has a multiple of ``tile_tokens``.
-    ``gathering`` (None: none) keeps them until several slots are free.
+    more tokens a second), ``gathering`` (None: none) keeps them until several slots are free, and
+    with ``keeps_room`` they leave blocks free for online requests.
     ``stagger_prompts``: where TTFT has an objective, a prompt that ends in a long step keeps other
-    online prompts out of it.
+    online prompts out of it, in a longer one only where prompts have ``joins_beside_decodes``.
     ``packing`` (None: the two phases) puts both classes into a step at once.
     """
 
@@ -39,7 +39,8 @@ class Seats:
     admission: Admission | None = None
     lane: CpuLaneView | None = None
     prefill_first: bool | None = False
-    tile_tokens: int = 1
     gathering: PromptGathering | None = None
+    keeps_room: bool = False
     stagger_prompts: bool = True
+    joins_beside_decodes: bool = False
     packing: Callable[[SchedulerState], Packing] | None = None

@@ -1,25 +1,21 @@
-"""How much offline work a step has time for, by the latency model alone."""
+"""How much offline work a step has time for, by the latency model."""
 
 from typing import Final
 
 from weir_engine.latency.features import StepShape
 from weir_engine.latency.models import LatencyModel
+from weir_engine.sched.draft import StepDraft
 
 _MEDIAN: Final = 0.5
-# Whole tiles may shorten a step by one in so many of its tokens.
-_TILE_SHARE: Final = 8
+# A shorter piece of a prompt is not worth a place in the batch.
+_LEAST_CHUNK_TOKENS: Final = 8
 
 
 class StepRoom:
-    """What fits into a step of a given length, in tokens and decodes.
+    """What fits into a step of a given length, in tokens and decodes."""
 
-    A step that time cuts gets a multiple of ``tile_tokens``: dense kernels work in tiles, and
-    engines keep kernels and buffers of sizes that they saw.
-    """
-
-    def __init__(self, model: LatencyModel, *, tile_tokens: int = 1) -> None:
+    def __init__(self, model: LatencyModel) -> None:
         self._model = model
-        self._tile_tokens = tile_tokens
 
     def prompt_tokens(
         self, shape: StepShape, computed_tokens: int, limit_s: float, upper: int
@@ -28,13 +24,23 @@ class StepRoom:
         return self._model.max_prefill_tokens(shape, computed_tokens, limit_s, _MEDIAN, upper)
 
     def chunk_tokens(
-        self, shape: StepShape, computed_tokens: int, limit_s: float, upper: int
+        self,
+        draft: StepDraft,
+        computed_tokens: int,
+        remaining_tokens: int,
+        limit_s: float,
+        *,
+        must_move: bool,
     ) -> int:
-        """As ``prompt_tokens``, a few less where time cuts the prompt, for whole tiles."""
-        tokens = self.prompt_tokens(shape, computed_tokens, limit_s, upper)
-        step_tokens = shape.tokens + tokens
-        over = step_tokens % self._tile_tokens if tokens < upper else 0
-        return tokens - over if over * _TILE_SHARE <= step_tokens else tokens
+        """Tokens of a prompt's next chunk: 0 where too few fit, but a few if the step must move."""
+        upper = min(remaining_tokens, draft.tokens_left)
+        if upper < 1:
+            return 0
+        least = min(upper, _LEAST_CHUNK_TOKENS)
+        tokens = self.prompt_tokens(draft.shape, computed_tokens, limit_s, upper)
+        if tokens >= least:
+            return tokens
+        return least if must_move and not draft.work else 0
 
     def decodes(self, shape: StepShape, computed_tokens: list[int], limit_s: float) -> int:
         """How many decodes on top of so many tokens each fit, from the first on."""

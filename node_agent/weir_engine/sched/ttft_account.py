@@ -8,7 +8,7 @@ from math import sqrt
 from weir_engine.config import Slo
 from weir_engine.sched.account import OnlineLoad, QuietAccount, StepLimit, StepTimes
 from weir_engine.sched.feedback import SlackBank, TailFeedback
-from weir_engine.sched.prompt_queue import beside_prompts_s, memory_limit_s
+from weir_engine.sched.prompt_queue import beside_prompts_s
 
 # Before anything was measured, offline work may cost this share of the threshold.
 _FIRST_SHARE = 0.05
@@ -25,8 +25,11 @@ _TOLERANCE_SHARE = 0.65
 _SHORTEST_STEPS = 2.0
 _TAIL_WINDOW = 400
 _SHARE_OF_TAIL = 0.5
-# Share of the tail's headroom that steps without prompts may cost it.
+# Share of the tail's headroom that steps without prompts may cost it by ``tail_extra_s``, and the
+# share while what they add is short. Measured tails pay less than half of that price, but longer
+# steps gain less and less.
 _SHARE_OF_HEADROOM = 0.9
+_SHARE_WHILE_SHORT = 1.2
 # A burst starts somewhere within a step; a tail request waits for this share of it.
 _RESIDUAL = 0.75
 # The latency of online traffic alone is a mean over about this many requests.
@@ -172,16 +175,18 @@ class TailTtftAccount(QuietAccount):
             threshold_s = self._threshold_s - self._delay_s
             extra_s = beside_prompts_s(load, threshold_s=threshold_s, headroom_s=cap_s)
             limit_s = load.base_s + extra_s * self._feedback.factor
-            return StepLimit(seconds=min(limit_s, memory_limit_s(load)), reason="ttft-prefill")
+            return StepLimit(seconds=limit_s, reason="ttft-prefill")
         shortest_s = _SHORTEST_STEPS * load.idle_step_s
         limit_s = cap_s * self._feedback.factor
         prompt_step_s = self._prompt_step_s() if self._prompt_step_s is not None else 0.0
         if load.decoders and prompt_step_s > 0:
             steps = self._threshold_s / prompt_step_s
-            headroom_s = _SHARE_OF_HEADROOM * limit_s
-            limit_s = load.base_s + tail_extra_s(load, headroom_s=headroom_s, prompt_steps=steps)
-        limit_s = max(limit_s, shortest_s)
-        return StepLimit(seconds=min(limit_s, memory_limit_s(load)), reason="ttft-tail")
+            extra_s, more_s = (
+                tail_extra_s(load, headroom_s=share * limit_s, prompt_steps=steps)
+                for share in (_SHARE_OF_HEADROOM, _SHARE_WHILE_SHORT)
+            )
+            limit_s = load.base_s + max(extra_s, min(more_s, shortest_s))
+        return StepLimit(seconds=max(limit_s, shortest_s), reason="ttft-tail")
 
     def on_first_token(self, ttft_s: float, offline_delay_s: float) -> None:
         """Feeds the tail, and the tail without offline work."""

@@ -4,7 +4,7 @@ One planned step stands for several equal steps of the engine, in units of as ma
 scheduler and the KV manager are the production ones and know nothing of it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -17,7 +17,7 @@ from weir_engine.kv.eviction import EvictionPolicy
 from weir_engine.kv.manager import KvManager
 from weir_engine.request import Request
 from weir_engine.sched.selection import OfflineOrder
-from weir_engine.sim.cost import Part
+from weir_engine.sim.cost import Parts
 from weir_engine.sim.engine import Running, SimEngine
 from weir_engine.sim.profile_cost import ProfileCost
 from weir_engine.sim.profiles import StepBatch
@@ -82,8 +82,8 @@ class BatchKv(KvManager):
         self._walked = 0
 
     @override
-    def _on_references(self, hashes: Sequence[BlockHash], counts: Mapping[BlockHash, int]) -> None:
-        super()._on_references(hashes, counts)
+    def _on_references(self, hashes: Sequence[BlockHash]) -> None:
+        super()._on_references(hashes)
         self._walked = 0
 
 
@@ -156,24 +156,24 @@ class CoarseCost:
         """What an empty step costs; see ``StepCost``."""
         return self._cost.empty_step_s
 
-    def work_s(self, parts: Sequence[Part]) -> float:
+    def work_s(self, parts: Parts) -> float:
         """Nothing: it is asked for online parts only, and there are none."""
         return 0.0 * len(parts)
 
-    def seconds(self, parts: Sequence[Part], rng: np.random.Generator) -> float:
+    def seconds(self, parts: Parts, rng: np.random.Generator) -> float:
         """Noiseless seconds of the steps; counts what their lanes took."""
         return self.timed(parts, rng)[0]
 
     def timed(
         self,
-        parts: Sequence[Part],
+        parts: Parts,
         rng: np.random.Generator,  # noqa: ARG002 - no noise
     ) -> tuple[float, float]:
         """Noiseless seconds of the steps, and ``work_s``; counts what their lanes took."""
         factor = self._factor
-        decodes = [part.computed_tokens + 1 for part in parts if part.tokens == 1]
-        prompts = [part for part in parts if part.tokens > 1]
-        share = sum(part.tokens for part in prompts)  # a step's, of factor times as many tokens
+        decodes = [computed + 1 for tokens, computed, _ in parts if tokens == 1]
+        prompts = [part for part in parts if part[0] > 1]
+        share = sum(tokens for tokens, _, _ in prompts)  # a step's, of factor times as many tokens
         context = factor * sum(decodes)
         shortest = factor * min(decodes, default=0)
         longest = factor * max(decodes, default=0)
@@ -202,7 +202,7 @@ class CoarseCost:
         return [(below, 1.0 - part), (above, part)]
 
 
-def _spread(prompts: Sequence[Part], share: int, factor: int) -> Iterator[list[tuple[int, int]]]:
+def _spread(prompts: Parts, share: int, factor: int) -> Iterator[list[tuple[int, int]]]:
     """The prompts of each step, ``share`` tokens in each: (new, computed) tokens."""
     rest = iter(prompts)
     left = done = 0
@@ -210,8 +210,8 @@ def _spread(prompts: Sequence[Part], share: int, factor: int) -> Iterator[list[t
         room, step = share, []
         while room:
             if not left:
-                part = next(rest)
-                left, done = part.tokens * factor, part.computed_tokens * factor
+                tokens, computed, _ = next(rest)
+                left, done = tokens * factor, computed * factor
             tokens = min(left, room)
             step.append((tokens, done))
             left, done, room = left - tokens, done + tokens, room - tokens

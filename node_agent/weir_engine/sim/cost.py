@@ -13,13 +13,16 @@ import numpy as np
 class Part(NamedTuple):
     """One request's share of a step: ``tokens`` computed on top of ``computed_tokens``.
 
-    ``joined`` marks one that was not in the previous step's batch: its state is sent anew. A tuple,
-    because a step makes hundreds.
+    ``joined`` marks one that was not in the previous step's batch: its state is sent anew.
     """
 
     tokens: int
     computed_tokens: int
     joined: bool = False
+
+
+Parts = Sequence[tuple[int, int, bool]]
+"""The parts of a step; plain tuples will do, because a step makes hundreds."""
 
 
 class StepCost(Protocol):
@@ -30,18 +33,18 @@ class StepCost(Protocol):
         """What a step costs whatever is in it: the fixed cost and the smallest dense pass."""
         ...
 
-    def work_s(self, parts: Sequence[Part]) -> float:
+    def work_s(self, parts: Parts) -> float:
         """Noiseless seconds without the fixed cost; of no parts: the smallest dense pass."""
         ...
 
-    def timed(self, parts: Sequence[Part], rng: np.random.Generator) -> tuple[float, float]:
+    def timed(self, parts: Parts, rng: np.random.Generator) -> tuple[float, float]:
         """Seconds of a step with its noise, and ``work_s`` of the same parts.
 
         Draws the same number of values every time.
         """
         ...
 
-    def seconds(self, parts: Sequence[Part], rng: np.random.Generator) -> float:
+    def seconds(self, parts: Parts, rng: np.random.Generator) -> float:
         """The first of ``timed``."""
         ...
 
@@ -72,16 +75,16 @@ class CostModel:
     hiccup_chance: float = 0.0
     hiccup_s: float = 0.0
 
-    def work_s(self, parts: Sequence[Part]) -> float:
+    def work_s(self, parts: Parts) -> float:
         """Noiseless seconds without ``fixed_s``: what the parts alone add."""
         tokens, seconds = 0, 0.0
-        for part in parts:
-            tokens += part.tokens
-            seconds += self.request_s + (self.join_s if part.joined else 0.0)
-            if part.tokens == 1:
-                seconds += self.context_s * part.computed_tokens
+        for new, computed, joined in parts:
+            tokens += new
+            seconds += self.request_s + (self.join_s if joined else 0.0)
+            if new == 1:
+                seconds += self.context_s * computed
             else:
-                seconds += self.pair_s * part.tokens * (part.computed_tokens + part.tokens / 2)
+                seconds += self.pair_s * new * (computed + new / 2)
         tiles = -(-max(tokens, self.knee_tokens) // self.tile_tokens)
         return seconds + self.token_s * tiles * self.tile_tokens
 
@@ -90,11 +93,11 @@ class CostModel:
         """What a step costs whatever is in it: c0, and the dense layers up to the knee."""
         return self.fixed_s + self.work_s(())
 
-    def seconds(self, parts: Sequence[Part], rng: np.random.Generator) -> float:
+    def seconds(self, parts: Parts, rng: np.random.Generator) -> float:
         """Seconds of a step with its noise."""
         return self.timed(parts, rng)[0]
 
-    def timed(self, parts: Sequence[Part], rng: np.random.Generator) -> tuple[float, float]:
+    def timed(self, parts: Parts, rng: np.random.Generator) -> tuple[float, float]:
         """With noise, and ``work_s``; draws the same number of values every time."""
         normal, tail, stretch, hiccup, stop = (
             float(rng.standard_normal()),

@@ -1,11 +1,10 @@
 """A baseline's engine: attention of all decodes on host CPUs, in step with the GPU."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from weir_engine.sim.cost import Part
+from weir_engine.sim.cost import Parts
 from weir_engine.sim.profile_cost import batch_of
 from weir_engine.sim.profiles import HardwareProfile, StepBatch, StepTime
 
@@ -32,16 +31,16 @@ class CpuAttentionCost:
         """What a step costs whatever is in it."""
         return self.profile.timing.step(batch_of(())).sequential_s
 
-    def work_s(self, parts: Sequence[Part]) -> float:
+    def work_s(self, parts: Parts) -> float:
         """Noiseless seconds without the host's fixed cost."""
         batch = batch_of(parts)
         return self._total_s(batch, self.profile.timing.step(batch)) - self._fixed_s()
 
-    def seconds(self, parts: Sequence[Part], rng: np.random.Generator) -> float:
+    def seconds(self, parts: Parts, rng: np.random.Generator) -> float:
         """Seconds of a step with its noise."""
         return self.timed(parts, rng)[0]
 
-    def timed(self, parts: Sequence[Part], rng: np.random.Generator) -> tuple[float, float]:
+    def timed(self, parts: Parts, rng: np.random.Generator) -> tuple[float, float]:
         """With noise, one draw a step, and ``work_s``."""
         draw = min(max(float(rng.standard_normal()), -_LONGEST_DRAW), _LONGEST_DRAW)
         batch = batch_of(parts)

@@ -16,19 +16,18 @@ from weir_engine.kv.view import PrefixHit
 from weir_engine.latency.swap import SwapModel
 from weir_engine.request import Request
 from weir_engine.sched.plan import StepPlan
-from weir_engine.sim.cost import Part, StepCost
+from weir_engine.sim.cost import StepCost
 from weir_engine.sim.cpu_lane import AttentionLane
 from weir_engine.sim.hashes import BlockHasher
 from weir_engine.sim.workload import RequestSpec, Segment, output_key
-
-_part = tuple.__new__  # a named tuple without its keyword handling: a step makes hundreds
 
 
 @dataclass(kw_only=True, slots=True)
 class Running:
     """A request as the engine has it: the scheduler's object and what only its sender knows.
 
-    ``served_tokens``: the most of its tokens that were ever computed or found in the cache.
+    ``served_tokens``: the most of its tokens that were ever computed or found in the cache;
+    ``batch``: the number of the last batch that it was in, None before.
     """
 
     request: Request
@@ -36,12 +35,14 @@ class Running:
     hashes: list[BlockHash]
     tokens_s: list[float] = field(default_factory=list)
     served_tokens: int = 0
+    batch: int | None = None
 
 
 class StepTokens(NamedTuple):
-    """Tokens of a step by class; offline's ``served`` count once, computed or found in the cache.
+    """Tokens of a step by class; ``offline_decoded`` are those computed one at a time.
 
-    ``offline_decoded`` are those computed one at a time.
+    Of ``offline_served`` a token counts once, in the step that first has it, computed or found in
+    the cache.
     """
 
     online: int
@@ -50,22 +51,24 @@ class StepTokens(NamedTuple):
     offline_decoded: int
 
 
-_Share = tuple[Running, Request, int, int]
-"""A request in a step: its tokens, and those computed before."""
+_Part = tuple[int, int, bool]
 
 
 class _Batch(NamedTuple):
-    """What the engine computes in a step, and who gets something from it."""
+    """What the engine computes in a step, and who gets something from it.
 
-    parts: list[Part]
-    online: list[Part]
+    ``slots`` were copied back from the host for it.
+    """
+
+    parts: list[_Part]
+    online: list[_Part]
     yields: list[RequestId]
     filled: list[Request]
     tokens: StepTokens
+    slots: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Executed:
+class Executed(NamedTuple):
     """What a plan takes and yields: ``yields`` get a token when the step ends.
 
     ``on_cpu`` get one too, from the CPU lane; ``refused`` were turned away. The step fills the last
@@ -103,7 +106,7 @@ class SimEngine:
         self._rng = rng
         self._hasher = BlockHasher(kv.block_size_tokens)
         self._known: dict[RequestId, Running] = {}
-        self._batch: frozenset[RequestId] = frozenset()
+        self._batches = 0
 
     @property
     def known(self) -> Mapping[RequestId, Running]:
@@ -144,17 +147,16 @@ class SimEngine:
             InvariantError: a preempted request holds nothing, or a planned hit is not there.
             CapacityError: the plan takes more blocks than are free.
         """
-        refused = tuple(self._known.pop(request_id) for request_id in plan.refused)
+        refused = tuple([self._known.pop(request_id) for request_id in plan.refused])
         if plan.preempt or plan.recall:
             self._leave(plan)
-        shares, slots = self._take(plan)
-        batch = self._batch_of(shares)
-        self._batch = frozenset([work[0] for work in plan.work])
+        batch = self._take(plan)
+        self._batches += 1
         step_s, online_s = self._times(batch.parts, batch.online)
-        seconds = self._swap.iteration_s(step_s, self._copied_out + slots)
+        seconds = self._swap.iteration_s(step_s, self._copied_out + batch.slots)
         on_cpu: tuple[RequestId, ...] = ()
         if self._lane is not None and plan.piggyback:
-            tokens = sum(part.tokens for part in batch.parts)
+            tokens = sum(tokens for tokens, _, _ in batch.parts)
             seconds += self._lane.piggyback_s(tokens, plan.piggyback)
             on_cpu = self._lane.advance(plan.piggyback, plan.now_s, seconds)
             for request_id in on_cpu:  # each has a token that it did not have before
@@ -169,66 +171,55 @@ class SimEngine:
             refused=refused,
         )
 
-    def _take(self, plan: StepPlan) -> tuple[list[_Share], int]:
-        """Blocks for the plan's work; its shares, and the slots that were copied back for them."""
-        kv, known, size = self.kv, self._known, self.kv.block_size_tokens
-        restore = frozenset(plan.restore)
-        shares: list[_Share] = []
-        slots = 0
-        for request_id, tokens, admitted, hit_tokens, _ in plan.work:
-            running = known[request_id]
-            request = running.request
-            if restore and request_id in restore:
-                slots += kv.restore(request)
-            computed = hit_tokens if admitted else request.computed_tokens
-            if admitted:
-                hit = PrefixHit(tokens=hit_tokens, free_blocks=0)
-                kv.allocate(request, new_tokens=tokens, hit=hit)
-            elif tokens > 1 or computed % size == 0:  # else the token goes into its last block
-                kv.allocate(request, new_tokens=tokens)
-            shares.append((running, request, tokens, computed))
-        return shares, slots
-
-    def _batch_of(self, shares: list[_Share]) -> _Batch:
-        """What the shares come to.
+    def _take(self, plan: StepPlan) -> _Batch:
+        """Takes blocks for the plan's work, in its order, and sums the work up.
 
         Raises:
-            InvariantError: one goes beyond what its request knows.
+            InvariantError: a request's work goes beyond what it knows.
         """
-        size, before = self.kv.block_size_tokens, self._batch
-        parts: list[Part] = []
-        online: list[Part] = []
+        kv, known, size, number = self.kv, self._known, self.kv.block_size_tokens, self._batches
+        restore = frozenset(plan.restore)
+        parts: list[_Part] = []
+        online: list[_Part] = []
         yields: list[RequestId] = []
         filled: list[Request] = []
-        online_tokens = computed_tokens = served_tokens = decoded = 0
-        for running, request, tokens, computed in shares:  # the hot loop of a run
-            part = _part(Part, (tokens, computed, request.id not in before))
-            parts.append(part)
+        growing: list[Request] = []  # decodes whose last block is full
+        slots = served = 0
+        for request_id, tokens, admitted, hit_tokens, _ in plan.work:  # the hot loop of a run
+            running = known[request_id]
+            request = running.request
+            computed = hit_tokens if admitted else request.computed_tokens
             end = computed + tokens
+            left = request.prompt_tokens + request.output_tokens - end
+            if tokens > 1 or admitted or request_id in restore:
+                kv.extend(growing)
+                growing = []
+                if request_id in restore:
+                    slots += kv.restore(request)
+                hit = PrefixHit(tokens=hit_tokens, free_blocks=0) if admitted else None
+                kv.allocate(request, new_tokens=tokens, hit=hit)
+            elif computed % size == 0:
+                growing.append(request)
             if tokens > 1 or end % size == 0:
                 filled.append(request)
-            left = request.prompt_tokens + request.output_tokens - end
             if left == 0:
-                yields.append(request.id)
+                yields.append(request_id)
             elif left < 0:
                 raise InvariantError(
-                    f"request {request.id} knows {request.known_tokens} tokens, planned to {end}"
+                    f"request {request_id} knows {request.known_tokens} tokens, planned to {end}"
                 )
+            part = (tokens, computed, running.batch != number - 1)
+            running.batch = number
+            parts.append(part)
             if request.is_online:
                 online.append(part)
-                online_tokens += tokens
-                continue
-            computed_tokens += tokens
-            decoded += tokens == 1
-            # A token counts once, in the step that first has it, computed or found in the cache.
-            gained = end - running.served_tokens
-            if gained > 0:
-                served_tokens += gained
+            elif end > running.served_tokens:
+                served += end - running.served_tokens
                 running.served_tokens = end
-        counts = StepTokens(online_tokens, computed_tokens, served_tokens, decoded)
-        return _Batch(parts, online, yields, filled, counts)
+        kv.extend(growing)
+        return _Batch(parts, online, yields, filled, _tokens(parts, online, served), slots)
 
-    def _times(self, parts: list[Part], online: list[Part]) -> tuple[float, float]:
+    def _times(self, parts: list[_Part], online: list[_Part]) -> tuple[float, float]:
         """Seconds of the step, and of its online part beyond an empty step."""
         step_s, work_s = self._cost.timed(parts, self._rng)
         if not online:
@@ -258,8 +249,7 @@ class SimEngine:
     def finish(self, executed: Executed, ended_s: float) -> list[Running]:
         """Cache what was computed, hand out tokens; returns the requests that ended."""
         size = self.kv.block_size_tokens
-        for request in executed.filled:
-            self.kv.commit(request)
+        self.kv.commit_all(executed.filled)
         self._copied_out = self.kv.settle()
         ended = []
         known = self._known
@@ -278,3 +268,12 @@ class SimEngine:
                 del self._known[request_id]
                 ended.append(running)
         return ended
+
+
+def _tokens(parts: list[_Part], online: list[_Part], served: int) -> StepTokens:
+    """Of all parts, of which some are online's."""
+    own = [tokens for tokens, _, _ in online]
+    if len(online) == len(parts):
+        return StepTokens(sum(own), 0, 0, 0)
+    sizes = [tokens for tokens, _, _ in parts]
+    return StepTokens(sum(own), sum(sizes) - sum(own), served, sizes.count(1) - own.count(1))

@@ -65,6 +65,6 @@ def _whole_blocks(parent: int, number: int, start: int, tokens: int, size: int) 
     """Hashes of the blocks that lie in one segment from ``start`` on, chained to ``parent``."""
     found = []
     for begin in range(start, tokens - size + 1, size):
-        parent = hash((parent, (number, begin, begin + size)))
+        parent = hash((parent, number, begin, size))
         found.append(parent)
     return found

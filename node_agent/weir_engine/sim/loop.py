@@ -4,6 +4,7 @@ Arrivals during a step wait for its end, as in a synchronous engine.
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from math import inf
 from typing import Protocol
 
@@ -61,8 +62,7 @@ class Window:
 
     def take(self, *, now_s: float, unfinished: int) -> list[RequestSpec]:  # noqa: ARG002
         """Fills the window up."""
-        missing = self._size - unfinished
-        return [spec for _, spec in zip(range(missing), self._rest, strict=False)]
+        return list(islice(self._rest, max(self._size - unfinished, 0)))
 
     def online_ended(self, record: RequestRecord) -> None:
         """Makes no difference."""
@@ -188,7 +188,7 @@ class Simulation:
             started_s=started_s,
             ended_s=ended_s,
             tokens=dict.fromkeys(executed.yields + executed.on_cpu, 1),
-            finished=frozenset(running.request.id for running in ended),
+            finished=frozenset([running.request.id for running in ended]),
         )
         self._scheduler.commit(plan, outcome)
         for running in (*executed.refused, *ended):
@@ -197,7 +197,7 @@ class Simulation:
     def _record(self, plan: StepPlan, executed: Executed, ended_s: float) -> None:
         online, computed, served, decoded = executed.tokens
         on_cpu = len(executed.on_cpu)
-        self._preemptions += sum(not preemption.to_cpu for preemption in plan.preempt)
+        self._preemptions += len([gone for gone in plan.preempt if not gone.to_cpu])
         self._steps.append(
             StepRecord(
                 started_s=self._clock.now_s - executed.seconds,

@@ -43,7 +43,6 @@ def preset_planner(  # noqa: PLR0913 - as for one run
             lane=lane,
             swap=replica.swap,
             may_refuse=may_refuse,
-            tile_tokens=replica.tile_tokens,
         )
 
     return make

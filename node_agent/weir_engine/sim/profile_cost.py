@@ -3,14 +3,13 @@
 The truth in a simulation of that hardware; never the model that the scheduler plans with.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
 
 from weir_engine.errors import ConfigError
-from weir_engine.sim.cost import Part
+from weir_engine.sim.cost import Parts
 from weir_engine.sim.profiles import HardwareProfile, StepBatch, StepTime
 
 _LONGEST_DRAW = 4.0  # standard deviations: no kernel ever ran in negative time
@@ -49,7 +48,7 @@ class Interference:
         return min(longer * (1 + share * (self.linear + self.square * share)), whole_s)
 
 
-def batch_of(parts: Sequence[Part]) -> StepBatch:
+def batch_of(parts: Parts) -> StepBatch:
     """The counts of a step. A part of one token is a decode: it reads its whole context."""
     held = [done for n, done, _ in parts if n == 1]
     decodes = len(held)
@@ -86,7 +85,7 @@ class ProfileCost:
         """What a step costs whatever is in it: host, reading the weights, one sequence's head."""
         return self._empty.sequential_s
 
-    def work_s(self, parts: Sequence[Part]) -> float:
+    def work_s(self, parts: Parts) -> float:
         """Noiseless seconds without the host's fixed cost."""
         return self.step_s(batch_of(parts)) - self._empty.fixed_s
 
@@ -94,11 +93,11 @@ class ProfileCost:
         """Noiseless seconds of a whole step."""
         return self.total_s(self.profile.timing.step(batch))
 
-    def seconds(self, parts: Sequence[Part], rng: np.random.Generator) -> float:
+    def seconds(self, parts: Parts, rng: np.random.Generator) -> float:
         """Seconds of a step with its noise."""
         return self.timed(parts, rng)[0]
 
-    def timed(self, parts: Sequence[Part], rng: np.random.Generator) -> tuple[float, float]:
+    def timed(self, parts: Parts, rng: np.random.Generator) -> tuple[float, float]:
         """With noise, one draw a step that its layers share, and ``work_s``."""
         draw = min(max(float(rng.standard_normal()), -_LONGEST_DRAW), _LONGEST_DRAW)
         time = self.profile.timing.step(batch_of(parts))

@@ -16,7 +16,7 @@ from weir_engine.errors import ConfigError
 from weir_engine.latency.features import EMPTY_SHAPE, StepShape
 from weir_engine.latency.fit import Array, fit_relative
 from weir_engine.latency.models.attention import AttentionModel
-from weir_engine.sim.cost import Part
+from weir_engine.sim.cost import Parts
 from weir_engine.sim.trace_rows import Row, json_rows
 
 _FEWEST_STEPS = 30
@@ -169,15 +169,15 @@ class RecordedCost:
         """What a step costs whatever is in it."""
         return self.coefficients[0]
 
-    def work_s(self, parts: Sequence[Part]) -> float:
+    def work_s(self, parts: Parts) -> float:
         """Noiseless seconds without the fixed cost."""
         return self._step_s(parts) - self.coefficients[0]
 
-    def seconds(self, parts: Sequence[Part], rng: np.random.Generator) -> float:
+    def seconds(self, parts: Parts, rng: np.random.Generator) -> float:
         """Seconds of a step with its noise."""
         return self.timed(parts, rng)[0]
 
-    def timed(self, parts: Sequence[Part], rng: np.random.Generator) -> tuple[float, float]:
+    def timed(self, parts: Parts, rng: np.random.Generator) -> tuple[float, float]:
         """With noise, one draw a step, and ``work_s``."""
         step_s = self._step_s(parts)
         size = min(bisect_left(self.noise, step_s, key=_upto_s), len(self.noise) - 1)
@@ -233,13 +233,13 @@ class RecordedCost:
             ),
         )
 
-    def _step_s(self, parts: Sequence[Part]) -> float:
+    def _step_s(self, parts: Parts) -> float:
         shape = EMPTY_SHAPE
-        for part in parts:
-            if part.tokens == 1:
-                shape = shape.with_decode(part.computed_tokens + 1)
+        for tokens, computed, _ in parts:
+            if tokens == 1:
+                shape = shape.with_decode(computed + 1)
             else:
-                shape = shape.with_prefill(part.tokens, part.computed_tokens)
+                shape = shape.with_prefill(tokens, computed)
         return self._shape_s(shape)
 
     def _shape_s(self, shape: StepShape) -> float:

@@ -1,17 +1,17 @@
 """What a simulation leaves behind: values only."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from weir_engine.ids import RequestId
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepRecord:
+class StepRecord(NamedTuple):
     """One step that ran. Offline ``served`` tokens count prefix hits of first admissions.
 
     ``online_s`` is what the online part alone would have taken beyond an empty step;
     ``offline_decoded_tokens`` are those computed one at a time, ``cpu_tokens`` of them by requests
-    on the CPU lane.
+    on the CPU lane. A tuple, because a day has millions.
     """
 
     started_s: float

@@ -61,7 +61,7 @@ class Replica:
     ``profiled`` starts the latency model from the steps that an agent measures at start, as
     ``cost`` times them. ``seed`` draws the noise of the steps. ``manager`` lays the KV blocks out;
     ``guard_blocks`` and ``prefix_cache``: see ``KvManager``; ``plan_s`` and ``asynchronous``: see
-    ``Simulation``; ``tile_tokens``: see ``build_scheduler``.
+    ``Simulation``.
     """
 
     cost: StepCost
@@ -77,7 +77,6 @@ class Replica:
     guard_blocks: int = 0
     manager: Callable[..., KvManager] = KvManager
     prefix_cache: bool = True
-    tile_tokens: int = 1
     plan_s: float = 0.0
     asynchronous: bool = False
     seed: int = 0

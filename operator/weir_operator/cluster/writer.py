@@ -182,33 +182,11 @@ class Writer:
 
     async def send_event(self, owner: Manifest, note: EventNote) -> None:
         """Sends an Event. One that is refused is counted and logged: nothing depends on it."""
-        metadata = owner["metadata"]
-        now = datetime.now(UTC)
-        manifest = {
-            "apiVersion": EVENT.api_version,
-            "kind": EVENT.kind,
-            "metadata": {
-                "namespace": metadata["namespace"],
-                "generateName": f"{str(metadata['name'])[:200]}-",
-            },
-            "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-            "type": note.type,
-            "reason": note.reason,
-            "action": note.reason,
-            "note": note.message[:MAX_NOTE_CHARACTERS],
-            "reportingController": CONTROLLER,
-            "reportingInstance": self._instance[:128],
-            "regarding": {
-                "apiVersion": owner["apiVersion"],
-                "kind": owner["kind"],
-                "namespace": metadata["namespace"],
-                "name": metadata["name"],
-                "uid": metadata["uid"],
-            },
-        }
         outcome = "sent"
         try:
-            await self._api.create(EVENT, manifest)
+            await self._api.create(
+                EVENT, _event(owner, note, at=datetime.now(UTC), instance=self._instance)
+            )
         except NamespaceTerminatingError:
             outcome = "namespace_terminating"
         except ForbiddenError as error:
@@ -221,8 +199,8 @@ class Writer:
         log.info(
             "event",
             kind=owner["kind"],
-            namespace=metadata["namespace"],
-            name=metadata["name"],
+            namespace=owner["metadata"]["namespace"],
+            name=owner["metadata"]["name"],
             type=note.type,
             reason=note.reason,
         )
@@ -244,6 +222,32 @@ def _identity(owner: Manifest) -> dict[str, Any]:
         "apiVersion": owner["apiVersion"],
         "kind": owner["kind"],
         "metadata": {
+            "namespace": metadata["namespace"],
+            "name": metadata["name"],
+            "uid": metadata["uid"],
+        },
+    }
+
+
+def _event(owner: Manifest, note: EventNote, *, at: datetime, instance: str) -> Manifest:
+    metadata = owner["metadata"]
+    return {
+        "apiVersion": EVENT.api_version,
+        "kind": EVENT.kind,
+        "metadata": {
+            "namespace": metadata["namespace"],
+            "generateName": f"{str(metadata['name'])[:200]}-",
+        },
+        "eventTime": at.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "type": note.type,
+        "reason": note.reason,
+        "action": note.reason,
+        "note": note.message[:MAX_NOTE_CHARACTERS],
+        "reportingController": CONTROLLER,
+        "reportingInstance": instance[:128],
+        "regarding": {
+            "apiVersion": owner["apiVersion"],
+            "kind": owner["kind"],
             "namespace": metadata["namespace"],
             "name": metadata["name"],
             "uid": metadata["uid"],

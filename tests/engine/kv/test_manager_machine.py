@@ -34,6 +34,7 @@ class KvMachine(RuleBasedStateMachine):
         self.waiting: list[Request] = []
         self.running: list[Request] = []
         self.content: dict[int, BlockHash] = {}  # block -> hash of what it holds
+        self.offered: dict[RequestId, int] = {}  # full blocks that the cache was offered
         self.adopted: set[int] = set()  # blocks that online held since they were last free
         self.asked = dict.fromkeys(RequestClass, 0)
         self.found = dict.fromkeys(RequestClass, 0)
@@ -72,12 +73,15 @@ class KvMachine(RuleBasedStateMachine):
         assert all(not self.kv.is_cached(block_hash) for block_hash in lost)
 
     def _computed(self, request: Request, tokens: int) -> None:
+        """Each full block is offered to the cache once; a private one stays private."""
         request.computed_tokens += tokens
         blocks = self.kv.blocks(request.id)
-        for at in range(min(request.computed_tokens // _BLOCK, len(request.block_hashes))):
+        full = min(request.computed_tokens // _BLOCK, len(request.block_hashes))
+        for at in range(self.offered[request.id], full):
             block_hash = request.block_hashes[at]
             if block_hash not in self.content.values():
                 self.content[blocks[at]] = block_hash
+        self.offered[request.id] = max(self.offered[request.id], full)
         self.kv.commit(request)
 
     # -- rules ------------------------------------------------------------------------------
@@ -116,6 +120,7 @@ class KvMachine(RuleBasedStateMachine):
             self.asked[request.klass] += request.known_tokens
             self.found[request.klass] += hit.tokens
         request.computed_tokens = hit.tokens
+        self.offered[request.id] = len(expected)
         self.waiting.remove(request)
         self.running.append(request)
         self._computed(request, tokens)

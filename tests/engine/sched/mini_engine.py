@@ -79,7 +79,6 @@ class MiniEngine:
     preset: str = "weir"
     static_budget_s: float | None = None
     decode_s: float = TOKEN_S
-    tile_tokens: int = 1
     now_s: float = 0.0
     ended: dict[str, int] = field(default_factory=dict)
     plans: list[StepPlan] = field(default_factory=list)
@@ -105,7 +104,6 @@ class MiniEngine:
             pool=self.pool,
             order=self.order,
             static_budget_s=self.static_budget_s,
-            tile_tokens=self.tile_tokens,
             policy=self.policy,
         )
         self.live: dict[str, Request] = {}

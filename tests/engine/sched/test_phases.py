@@ -32,25 +32,6 @@ def test_a_step_is_packed_up_to_the_slack_of_the_online_decoder() -> None:
     assert STEP_S + TOKEN_S * plan.shape.tokens <= 0.020 + 1e-9
 
 
-def test_a_step_that_time_cuts_is_made_of_whole_tiles() -> None:
-    slo = Slo(metric=Metric.TBT, statistic="p99", threshold_s=0.400)
-    engine = MiniEngine(slos=(slo,), max_batched_tokens=2_000, blocks=2_000, tile_tokens=32)
-    decoding_online(engine)
-    for i in range(3):
-        engine.add(request(f"off{i}", online=False, prompt=900, at=i / 1000))
-    plan = engine.step()
-    # 389 tokens would fit; nobody gets the five that are left over.
-    assert tokens_of(plan) == {"on": 1, "off0": 383}
-
-
-def test_a_short_step_is_not_made_shorter_for_whole_tiles() -> None:
-    slo = Slo(metric=Metric.TBT, statistic="p99", threshold_s=0.070)
-    engine = MiniEngine(slos=(slo,), max_batched_tokens=2_000, blocks=2_000, tile_tokens=32)
-    decoding_online(engine)
-    engine.add(request("off", online=False, prompt=900))
-    assert tokens_of(engine.step())["off"] in (58, 59)
-
-
 def test_without_online_work_steps_run_to_the_longest() -> None:
     engine = MiniEngine(slos=(TBT_20MS,), max_batched_tokens=500, blocks=200)
     engine.add(request("off", online=False, prompt=400))
@@ -75,6 +56,24 @@ def test_with_an_objective_on_ttft_a_second_prompt_does_not_hold_up_the_first() 
     engine.add(request("b", online=True, prompt=60, at=0.001))
     assert tokens_of(engine.step()) == {"a": 60}
     assert tokens_of(engine.step()) == {"a": 1, "b": 60}
+
+
+def joined_beside_decodes(statistic: str) -> dict[str, int]:
+    """What a step holds in which a prompt of 30 tokens could go beside one that ends."""
+    slo = Slo(metric=Metric.TTFT, statistic=statistic, threshold_s=1.0)
+    engine = MiniEngine(max_batched_tokens=200, blocks=300, max_seqs=40, slos=(slo,))
+    for i in range(20):
+        engine.add(request(f"on{i:02}", online=True, prompt=1, output=50, at=i / 1e6))
+    engine.step()
+    engine.add(request("a", online=True, prompt=30, at=engine.now_s))
+    engine.add(request("b", online=True, prompt=30, at=engine.now_s + 1e-6))
+    return tokens_of(engine.step())
+
+
+def test_where_only_a_tail_of_ttft_counts_prompts_join_beside_many_decodes() -> None:
+    """A step of 60 ms: six fixed costs, but two steps of the decodes alone."""
+    assert joined_beside_decodes("p99")["b"] == 30
+    assert "b" not in joined_beside_decodes("mean")
 
 
 def test_a_prompt_behind_a_delayed_one_is_delayed_as_long() -> None:

@@ -1,7 +1,5 @@
 """What waiting online prompts still take, and what of their slack is given to offline work."""
 
-from math import inf
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +9,7 @@ from weir_engine.config import Metric, Slo
 from weir_engine.latency.features import EMPTY_SHAPE, StepShape
 from weir_engine.sched.account import OnlineLoad
 from weir_engine.sched.plan import StepPlan
-from weir_engine.sched.prompt_queue import beside_prompts_s, memory_limit_s, queue_s
+from weir_engine.sched.prompt_queue import beside_prompts_s, queue_s
 
 TTFT_1S = Slo(metric=Metric.TTFT, statistic="p90", threshold_s=1.0, reference_s=0.5)
 
@@ -68,30 +66,6 @@ def test_what_offline_work_may_delay_the_next_one_by_bounds_it_too() -> None:
     assert beside_s(0.2, headroom_s=0.4) == pytest.approx(0.1)
     assert beside_s(0.2, headroom_s=0.4, delayed_s=0.2) == pytest.approx(0.05)
     assert beside_s(0.2, headroom_s=0.4, delayed_s=0.5) == 0.0
-
-
-def test_where_online_fills_the_memory_steps_get_no_longer() -> None:
-    """Requests stay, and hold blocks, for as much longer as steps take longer."""
-
-    def limit_s(kv_share: float) -> float:
-        return memory_limit_s(OnlineLoad(now_s=5.0, base_s=0.05, kv_share=kv_share))
-
-    assert limit_s(0.5) == inf
-    assert limit_s(0.6) == pytest.approx(0.2)
-    assert limit_s(0.7) == pytest.approx(0.1)
-    assert limit_s(0.9) == pytest.approx(0.05)
-    assert limit_s(1.0) == pytest.approx(0.05)
-
-
-@given(alone=st.floats(0.01, 0.89))
-def test_where_online_alone_fits_it_fits_beside_offline_work(alone: float) -> None:
-    """Its share settles below nine tenths: at ``alone`` times what steps take longer by."""
-    share = alone
-    for _ in range(200):  # a little towards where steps of this length would take it
-        load = OnlineLoad(now_s=5.0, base_s=0.05, kv_share=share)
-        longer = min(memory_limit_s(load) / 0.05, 5.0)
-        share += 0.02 * (alone * longer - share)
-    assert share < 0.9
 
 
 times = st.floats(0, 10)

@@ -6,6 +6,7 @@ A model adds its features, an unrolled ``predict`` and the two terms of a prefil
 from abc import abstractmethod
 from math import isinf, sqrt
 
+import numpy as np
 from typing_extensions import override
 
 from weir_engine.latency.features import StepShape
@@ -56,7 +57,7 @@ class LinearModel(FittedModel):
 
     @override
     def _fit(self, rows: Array, seconds: Array, weights: Array) -> Array:
-        return fit_relative(rows, seconds, weights, self._prior)
+        return fit_relative(rows, seconds, weights, self._prior, last=np.array(self._values))
 
     @override
     def _load(self, values: list[float]) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import ClassVar, Self
 
+import numpy as np
 from typing_extensions import override
 
 from weir_engine.errors import ConfigError
@@ -174,7 +175,7 @@ class ModulewiseModel(FittedModel):
 
     @override
     def _fit(self, rows: Array, seconds: Array, weights: Array) -> Array:
-        return fit_relative(rows, seconds, weights, self._prior)
+        return fit_relative(rows, seconds, weights, self._prior, last=np.array(self._values))
 
     @override
     def _load(self, values: list[float]) -> None:

@@ -1,4 +1,4 @@
-"""The packaged measurements as they stand in ``data/``; made by scripts/make_profiles.py.
+"""The packaged measurements as they stand in ``data/``; made by scripts/profiles.
 
 The only thing that the engine ever reads: files of its own package, once each.
 """

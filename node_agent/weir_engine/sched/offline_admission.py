@@ -1,0 +1,141 @@
+"""Which offline requests join a step: those that have a slot, blocks until their end, and time.
+
+Source: HyGen Algorithm 1, phase OFFLINE; the threshold is Echo's (§5.3).
+"""
+
+from itertools import chain
+from operator import attrgetter
+from typing import Final
+
+from weir_engine.config import Policy
+from weir_engine.ids import BlockHash
+from weir_engine.request import Request
+from weir_engine.sched.draft import StepDraft
+from weir_engine.sched.online_room import OnlineRoom
+from weir_engine.sched.state import SchedulerState
+from weir_engine.sched.step_room import StepRoom
+
+_CANDIDATES: Final = 64
+_SOLO = attrgetter("solo")
+
+
+class OfflineAdmission:
+    """Puts preempted requests, then those of the pool, into a step that has room for more."""
+
+    def __init__(
+        self, state: SchedulerState, step_room: StepRoom, online_room: OnlineRoom | None
+    ) -> None:
+        """``online_room`` None: admissions leave no block free."""
+        self._state = state
+        self._step_room = step_room
+        self._online_room = online_room
+
+    def fill(
+        self,
+        draft: StepDraft,
+        policy: Policy,
+        running: list[Request],
+        now_s: float,
+        limit_s: float,
+        *,
+        must_move: bool,
+    ) -> None:
+        """Admits in order until one does not fit; ``running`` are the offline requests that run."""
+        if free_slots(draft, policy) < 1 or draft.tokens_left < 1:
+            return
+        if any(map(_SOLO, running)):
+            return
+        growth = _running_growth(draft, running)
+        spare = self._spare_blocks(draft)
+        pool = self._state.pool.candidates(_CANDIDATES, now_s)
+        awaited: tuple[int, BlockHash] | None = None  # the block that the last one waited for
+        for request in chain(list(self._state.resuming.values()), pool):
+            if free_slots(draft, policy) < 1:
+                return
+            if not _may_join(draft, request) or _lacks(draft, request, awaited):
+                continue
+            hit = self._state.kv.hit(request)
+            if waits_for_leader(self._state, draft, request, hit.tokens):
+                index = hit.tokens // draft.block_size_tokens
+                awaited = (index, request.block_hashes[index])
+                continue
+            if draft.sure_hit(self._state.kv, request, hit) is not hit:
+                continue  # this step would evict what it counts on
+            remaining = request.known_tokens - hit.tokens
+            tokens = self._step_room.chunk_tokens(
+                draft, hit.tokens, remaining, limit_s, must_move=must_move
+            )
+            whole = draft.blocks_for(hit.tokens, remaining)
+            later = _later_blocks(draft, request)
+            need = whole + draft.hit_blocks(hit) + growth
+            fits = need <= draft.blocks_left - spare
+            allowed = draft.offline_blocks + need + later <= policy.offline_kv_blocks
+            if tokens == 0 or not (fits and allowed):
+                return
+            growth += whole - draft.blocks_for(hit.tokens, tokens) + later
+            draft.admit(request, hit, tokens, reason="offline-admit")
+            draft.computing.update(request.block_hashes[hit.tokens // draft.block_size_tokens :])
+            if request.solo:
+                return
+
+    def _spare_blocks(self, draft: StepDraft) -> float:
+        """What an admission leaves free for online to grow into."""
+        if self._online_room is None:
+            return 0.0
+        others = draft.blocks_left + draft.offline_blocks
+        return self._online_room.spare_blocks(self._state.kv.total_blocks - others)
+
+
+def free_slots(draft: StepDraft, policy: Policy) -> int:
+    """Requests that may still join the step's batch, negative where it has too many."""
+    return min(draft.seqs_left, policy.offline_seq_slots - draft.offline_seqs)
+
+
+def waits_for_leader(
+    state: SchedulerState, draft: StepDraft, request: Request, hit_tokens: int
+) -> bool:
+    """True when another request computes the first block that it does not find (rule 6)."""
+    index = hit_tokens // draft.block_size_tokens
+    if index >= _useful_blocks(draft, request):
+        return False
+    missing = request.block_hashes[index]
+    return missing in draft.computing or missing in state.inflight
+
+
+def _lacks(draft: StepDraft, request: Request, awaited: tuple[int, BlockHash] | None) -> bool:
+    """True for a sibling of one that waits: it lacks the same block at the same place."""
+    if awaited is None:
+        return False
+    index, block_hash = awaited
+    return index < _useful_blocks(draft, request) and request.block_hashes[index] == block_hash
+
+
+def _useful_blocks(draft: StepDraft, request: Request) -> int:
+    """Blocks that it may find: the last one of a prompt is always computed again."""
+    return min((request.known_tokens - 1) // draft.block_size_tokens, len(request.block_hashes))
+
+
+def _may_join(draft: StepDraft, request: Request) -> bool:
+    """False for what this very step preempted, and for a solo request that has company."""
+    return request.id not in draft.preempted and not (request.solo and draft.offline_seqs)
+
+
+def _running_growth(draft: StepDraft, running: list[Request]) -> int:
+    """Blocks that running requests will still ask for until their expected ends."""
+    size = draft.block_size_tokens
+    growth = 0
+    for request in running:
+        outputs = request.expected_output_tokens or request.max_output_tokens
+        if outputs <= request.output_tokens:
+            outputs = request.output_tokens + 1
+        end = request.prompt_tokens + outputs
+        growth += -(-end // size) - -(-request.computed_tokens // size)
+    return growth
+
+
+def _later_blocks(draft: StepDraft, request: Request) -> int:
+    """Blocks it will ask for beyond its known tokens until its expected end."""
+    known = request.known_tokens
+    outputs = request.expected_output_tokens or request.max_output_tokens
+    end = request.prompt_tokens + max(outputs, request.output_tokens + 1)
+    return draft.blocks_for(known, end - known)

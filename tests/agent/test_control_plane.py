@@ -1,0 +1,51 @@
+"""What the agent makes of answers that are none of a control plane."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+from pydantic import ValidationError
+
+from weir_agent import wire
+from weir_agent.control_plane import ControlPlaneError, HttpControlPlane
+
+LEASE = wire.Lease(chunk_id="chunk", attempt=1, nonce="n", lines=4)
+
+
+async def lines_of(response: httpx.Response) -> list[wire.InputLine]:
+    transport = httpx.MockTransport(lambda _request: response)
+    async with httpx.AsyncClient(base_url="http://weir.test", transport=transport) as client:
+        plane = HttpControlPlane(client, agent_id="agent-1", sync_timeout_s=5)
+        return await plane.lines(LEASE, after=0, limit=10)
+
+
+async def test_a_redirect_is_told_with_its_remedy() -> None:
+    answer = httpx.Response(308, headers={"location": "https://weir.test/"})
+    with pytest.raises(ControlPlaneError, match=r"https://weir.test/: .* WEIR_CONTROL_PLANE_URL"):
+        await lines_of(answer)
+
+
+@pytest.mark.parametrize(
+    "content", [b"<html>a proxy</html>", b"7\n", b'{"line": 0, "url": "/v1", "body": {}}\n']
+)
+async def test_a_page_that_cannot_be_read_is_asked_for_again(content: bytes) -> None:
+    with pytest.raises(ControlPlaneError) as refusal:
+        await lines_of(httpx.Response(200, content=content))
+    assert (refusal.value.code, refusal.value.retry) == ("unreadable_reply", True)
+
+
+@pytest.mark.parametrize("chunk_id", ["", "..", "a/b", "/etc"])
+def test_what_names_a_folder_names_none_elsewhere(chunk_id: str) -> None:
+    """A chunk that is lost is deleted with its folder."""
+    with pytest.raises(ValidationError, match=r"lost\.0"):
+        wire.SyncReply(incarnation=1, lost=(chunk_id,))
+
+
+@pytest.mark.parametrize(
+    "body", [r'{"prompt": "\ud83d"}', r'{"\ud83d": 1}', f'{{"prompt": {"[" * 400}{"]" * 400}}}']
+)
+async def test_whatever_a_user_may_write_can_be_read(body: str) -> None:
+    """Half a surrogate pair, and nesting as deep as a control plane can be set to allow."""
+    content = f'{{"line": 3, "url": "/v1/completions", "body": {body}}}\n'
+    (line,) = await lines_of(httpx.Response(200, content=content.encode()))
+    assert line.line == 3
