@@ -25,7 +25,12 @@ class _Server(uvicorn.Server):
 
 def _prepare(app: ASGIApp) -> tuple[_Server, socket.socket, str]:
     config = uvicorn.Config(
-        app, log_config=None, ws="none", lifespan="on", timeout_graceful_shutdown=5
+        app,
+        log_config=None,
+        ws="none",
+        lifespan="on",
+        timeout_keep_alive=3600,  # a loop that stood still must not close what its client reuses
+        timeout_graceful_shutdown=5,
     )
     bound = socket.socket()
     bound.bind(("127.0.0.1", 0))
