@@ -99,8 +99,8 @@ ALERTS = (
         severity="warning",
         summary="{{ $value }} batches get nowhere ({{ $labels.stage }})",
         description="Running: for a quarter of an hour no line was committed, although a pod could "
-        "take them; /internal/v1/queue names the batches. Other stages: it failed three times; the "
-        "control plane's log has the error.",
+        "take them, or its input is missing. Other stages: it failed three times. `weir queue` "
+        "names the batches, with the error.",
     ),
     Alert(
         name="WeirBatchesWait",
@@ -108,7 +108,8 @@ ALERTS = (
         hold="30m",
         severity="warning",
         summary="{{ $value }} batches can run nowhere: {{ $labels.reason }}",
-        description="NoMatchingModel: no pod that their tenants may use serves the model. "
+        description="InputMissing: the file store says it has not their input. "
+        "NoMatchingModel: no pod that their tenants may use serves the model. "
         "RevisionGone: only another revision of it. NoServingPod: pods are starting, draining, or "
         "without engine or disk. PodsPaused: engines died there without a suspect.",
     ),

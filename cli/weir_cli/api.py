@@ -183,12 +183,12 @@ class Api:
     def create_key(self, request: KeyRequest) -> NewApiKey:
         """A new key with its secret; not repeated, each call makes another."""
         body = request.model_dump(exclude_none=True)
-        return self._parsed(NewApiKey, self._once("POST", "/admin/v1/keys", json=body))
+        return self.parsed(NewApiKey, self._once("POST", "/admin/v1/keys", json=body))
 
     def list_keys(self) -> list[ApiKey]:
         """All keys."""
         answer = self.call("GET", "/admin/v1/keys")
-        return [self._parsed(ApiKey, item) for item in answer.get("data", [])]
+        return [self.parsed(ApiKey, item) for item in answer.get("data", [])]
 
     def revoke_key(self, key_id: str) -> None:
         """Revokes a key."""
@@ -234,9 +234,14 @@ class Api:
         return answer
 
     def _batch(self, answer: dict[str, Any]) -> Batch:
-        return self._parsed(Batch, answer)
+        return self.parsed(Batch, answer)
 
-    def _parsed(self, model: type[Model], answer: object) -> Model:
+    def parsed(self, model: type[Model], answer: object) -> Model:
+        """An answer as a model.
+
+        Raises:
+            CliError: it is not one, so no control plane gave it.
+        """
         try:
             return model.model_validate(answer)
         except ValidationError:

@@ -17,6 +17,7 @@ from weir_cli.errors import CliError, ExitStatus
 # to import, so a command line loads only the command that it names.
 COMMANDS = {
     "batch": "weir_cli.batch:batch_app",
+    "queue": "weir_cli.queue:queue",
     "keys": "weir_cli.admin:keys_app",
     "tenants": "weir_cli.admin:tenants_app",
     "serve": "weir_cli.serve:serve_app",

@@ -19,7 +19,8 @@ class ClientSettings(BaseSettings):
     )
     api_key: SecretStr | None = Field(
         default=None,
-        description="API key of a tenant; an admin key for `weir keys` and `weir tenants`.",
+        description="API key of a tenant; an admin key for `weir queue`, `weir keys` and "
+        "`weir tenants`.",
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -84,3 +86,50 @@ def test_a_tenants_key_may_not_administrate(
     key = said(capsys, "keys", "create", "--tenant", "search")
     assert main(("keys", "list", "--url", control_plane, "--api-key", key)) == ExitStatus.REFUSED
     assert "needs a key of scope admin" in capsys.readouterr().err
+
+
+def test_the_queue_names_batches_their_state_and_what_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running = {
+        "model": "tiny", "revision": None, "open_chunks": 2, "open_lines": 40, "leased_chunks": 1,
+        "solo_chunks": 0, "expires_in_s": 7200.0, "eta_at": None,
+    }  # fmt: skip
+    answer = {
+        "object": "list",
+        "data": [
+            {"batch_id": "batch_1", "reason": None, **running},
+            {"batch_id": "batch_2", "reason": "NoMatchingModel", **running},
+            {"batch_id": "batch_3", "reason": None, "stuck": True, **running},
+        ],
+        "failing": [
+            {"batch_id": "batch_4", "stage": "finalizing", "failures": 7, "retry_in_s": 59.6,
+             "error": "OSError: [Errno 28] No space left on device"},
+        ],
+    }  # fmt: skip
+    asked = []
+
+    async def app(scope: dict[str, Any], _receive: object, send: Any) -> None:  # noqa: ANN401
+        if scope["type"] != "http":
+            return
+        asked.append(scope["path"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
+
+    monkeypatch.setenv("WEIR_API_KEY", "weir_admin")
+    with serve_in_thread(app) as url:
+        rows = [row.split("\t") for row in said(capsys, "queue", "--url", url).splitlines()]
+    assert asked == ["/internal/v1/queue"]
+    assert [row[:2] for row in rows] == [
+        ["batch_4", "finalizing"],
+        ["batch_1", "running"],
+        ["batch_2", "NoMatchingModel"],
+        ["batch_3", "stuck"],
+    ]
+    assert rows[0][2].startswith("failed 7 times, again in 60 s: OSError: [Errno 28] No space")
+    assert rows[1][2] == "tiny: 40 lines wait, 1 chunks are out, 2.0 h left"
+
+
+@pytest.mark.usefixtures("control_plane")
+def test_an_idle_control_plane_has_an_empty_queue(capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, "queue") == ""

@@ -130,6 +130,34 @@ async def fetch(services: Services) -> bytes:
     )  # fmt: skip
 
 
+async def gone(services: Services, key: str) -> None:
+    """The object is deleted."""
+    await services.storage.delete(key)
+
+
+async def cut(services: Services, key: str) -> None:
+    """The object ends amid a line."""
+    content = await services.storage.read(key, 0, 100)
+    async with services.storage.writer(key) as writer:
+        await writer.write(content)
+
+
+async def emptied(services: Services, key: str) -> None:
+    """The object is there and has nothing."""
+    async with services.storage.writer(key):
+        pass
+
+
+async def altered(services: Services, key: str) -> None:
+    """As long as it was, and as valid: a digit of an answer is another one."""
+    content = await services.storage.read(key, 0, 1 << 20)
+    async with services.storage.writer(key) as writer:
+        await writer.write(content.replace(b'"status_code": 200', b'"status_code": 201', 1))
+
+
+Harm = Callable[[Services, str], Awaitable[None]]
+
+
 STAGES = pytest.mark.parametrize(
     "reach", [validating, in_progress, finalizing, cancelling, expiring]
 )
@@ -137,11 +165,12 @@ Reach = Callable[[Services], Awaitable[None]]
 
 
 @STAGES
+@pytest.mark.parametrize("harm", [gone, cut])
 async def test_a_batch_whose_input_is_lost_fails_from_wherever_it_is(
-    services: Services, reach: Reach
+    services: Services, reach: Reach, harm: Harm
 ) -> None:
     await reach(services)
-    await services.storage.delete("files/in")
+    await harm(services, "files/in")
     if reach is in_progress:  # an agent is who finds out
         assert not await work_once(services)
         with pytest.raises(MissingObjectError):
@@ -161,12 +190,13 @@ async def test_a_batch_whose_input_is_lost_fails_from_wherever_it_is(
     assert not await work_once(services)
 
 
+@pytest.mark.parametrize("harm", [gone, cut, emptied, altered])
 @pytest.mark.parametrize("reach", [finalizing, cancelling, expiring])
 async def test_where_results_are_lost_the_others_are_given(
-    services: Services, reach: Reach
+    services: Services, reach: Reach, harm: Harm
 ) -> None:
     await reach(services)
-    gone = await lose_a_result(services)
+    harmed = await harm_a_result(services, harm)
     await insist(services)
     batch = await batch_of(services)
     assert batch.status == "failed"
@@ -179,15 +209,15 @@ async def test_where_results_are_lost_the_others_are_given(
     assert sorted(given | failed) == sorted(f"c{n}" for n in range(1, LINES + 1))
     assert all(error is None for error in given.values())
     lost = [custom_id for custom_id, error in failed.items() if error == "results_lost"]
-    assert lost == [f"c{line}" for line in gone]
+    assert lost == [f"c{line}" for line in harmed]
     assert not await work_once(services)
 
 
-async def lose_a_result(services: Services) -> list[int]:
-    """Deletes the first committed result; its lines."""
+async def harm_a_result(services: Services, harm: Harm) -> list[int]:
+    """Harms the first committed result; its lines."""
     async with services.database.read() as session:
         row = await session.get_one(ChunkResult, (await Fleet(services).chunks("b"))[0].id)
-    await services.storage.delete(row.storage_key)
+    await harm(services, row.storage_key)
     return [line for first, last in row.ranges for line in range(first, last + 1)]
 
 

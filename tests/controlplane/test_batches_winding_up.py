@@ -404,7 +404,12 @@ async def test_results_are_merged_from_many_sources_with_bounded_buffers(
         async with storage.writer(f"r{start}") as writer:
             await writer.write(content)
         sources.append(
-            ResultSource(storage_key=f"r{start}", size_bytes=len(content), first_line=start)
+            ResultSource(
+                storage_key=f"r{start}",
+                size_bytes=len(content),
+                sha256=writer.sha256,
+                first_line=start,
+            )
         )
     merged = [line for line, _ in merged_results(storage, sources)]
     assert merged == list(range(1, 5001))

@@ -34,11 +34,11 @@ async def run_or_die(agent: SimAgent, lease: Json, poison: int, number: int) -> 
     return True
 
 
-async def heed_cancels(agent: SimAgent) -> None:
+async def heed_cancels(agent: SimAgent, reason: str = "suspects") -> None:
     """Hands back what the last reply asked to stop."""
     for item in agent.last["cancel"]:
         if item["chunk_id"] in agent.held:
-            assert item["reason"] == "suspects"
+            assert item["reason"] == reason
             agent.give_back(agent.held[item["chunk_id"]])
 
 
@@ -125,6 +125,44 @@ async def test_rule_5_a_holder_that_does_not_stop_loses_its_suspects(desk: Lab) 
             await asyncio.sleep(0.02)
     assert seen == {(True, (3, 4)), (False, (1, 2, 5, 6, 7, 8))}
     await desk.assert_whole(batch, 8)
+
+
+async def test_rule_5_a_suspect_without_its_input_does_not_keep_its_pod(desk: Lab) -> None:
+    """§8.5, §8.6: other batches run meanwhile, and it does when its input is there again."""
+    batch_id = await desk.submit(4, documents=1)
+    agent = desk.agent()
+    await agent.ready()
+    await desk.syncs_until(agent, lambda: bool(agent.held))
+    (lease,) = agent.held.values()
+    agent.dies("death-1", [(lease, 3)])
+    await agent.sync()
+    agent.give_back(lease)
+    await desk.syncs_until(agent, lambda: any(item["solo"] for item in agent.held.values()))
+    (alone,) = agent.held.values()
+    storage = desk.plane.services.storage
+    (key,) = await storage.keys("files")
+    content = await storage.read(key, 0, 1 << 20)
+    await storage.delete(key)
+    path = f"/internal/v1/chunks/{alone['chunk_id']}/lines"
+    fence = {"attempt": alone["attempt"], "nonce": alone["nonce"]}
+    assert (await desk.http.get(path, params=fence)).status_code == 503
+
+    other = await desk.submit(4)
+    async with asyncio.timeout(240):
+        while (done := await desk.openai.batches.retrieve(other)).status != "completed":
+            await agent.sync()
+            await heed_cancels(agent, "suspended")
+            for item in list(agent.held.values()):
+                if item["batch_id"] == other:
+                    assert await agent.finish(item) == "accepted"
+            await asyncio.sleep(0.02)
+    await desk.assert_whole(done, 4)
+    queue = (await desk.plane.admin.get("/internal/v1/queue")).json()["data"]
+    assert {item["batch_id"]: item["reason"] for item in queue}[batch_id] == "InputMissing"
+
+    async with storage.writer(key) as writer:
+        await writer.write(content)
+    await desk.assert_whole(await desk.works_until(agent, batch_id, "completed"), 4)
 
 
 async def test_rule_5_a_death_without_suspects_pauses_the_pod(desk: Lab) -> None:

@@ -15,6 +15,7 @@ from weir_controlplane.agents.schemas import (
     AgentView,
     CommitReply,
     CommitRequest,
+    FailingBatch,
     PolicyReply,
     QueueList,
     ServedModel,
@@ -22,6 +23,7 @@ from weir_controlplane.agents.schemas import (
     UploadReply,
 )
 from weir_controlplane.agents.service import CHUNKS_TOPIC, AgentService
+from weir_controlplane.batches.failing import read_failing
 from weir_controlplane.dispatch.bounds import MAX_FETCH_LINES
 from weir_controlplane.dispatch.commits import Commit, commit
 from weir_controlplane.dispatch.lines import fetch_lines
@@ -81,8 +83,13 @@ def agents_router(runtime: Runtime) -> APIRouter:
 
     @router.get("/queue")
     async def queue(_caller: AdminDep, services: ServicesDep) -> QueueList:
-        """Every running batch, and why one gets nothing."""
-        return QueueList(data=queued_batches(runtime.agents, services.outlook))
+        """Every running batch, and why one gets nothing; batches that fail and are tried again."""
+        async with services.database.read() as session:
+            failing = await read_failing(session)
+        return QueueList(
+            data=queued_batches(runtime.agents, services.outlook),
+            failing=[FailingBatch.model_validate(item, from_attributes=True) for item in failing],
+        )
 
     _add_chunk_routes(router, runtime)
     return router

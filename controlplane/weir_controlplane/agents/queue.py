@@ -10,11 +10,9 @@ from weir_controlplane.agents.schemas import QueuedBatch
 from weir_controlplane.agents.service import AgentService
 from weir_controlplane.dispatch import metrics
 from weir_controlplane.dispatch.batch_view import BatchView
-from weir_controlplane.dispatch.reasons import FleetPod, Reason, waiting_reason
+from weir_controlplane.dispatch.reasons import REASONS, FleetPod, Reason, waiting_reason
 from weir_controlplane.eta.outlook import BatchOutlook, Outlook
 from weir_controlplane.eta.predict import is_missed
-
-REASONS = ("NoMatchingModel", "RevisionGone", "NoServingPod", "PodsPaused")
 
 
 def fleet(registry: Registry, now_s: float, db_now_s: float) -> list[FleetPod]:
@@ -61,6 +59,8 @@ def _expectation(item: BatchOutlook | None, now_s: float) -> dict[str, Any]:
 
 def reason_of(agents: AgentService, batch: BatchView, pods: Iterable[FleetPod]) -> Reason | None:
     """Why no pod that the batch's tenant may use can take its chunks; None when one can."""
+    if batch.input_missing:
+        return "InputMissing"
     allowed = agents.view.bindings.may_use
     return waiting_reason(
         model=batch.model,

@@ -15,7 +15,7 @@ from weir_controlplane.agents.queue import QueueGauges, fleet, reason_of
 from weir_controlplane.agents.service import CHUNKS_TOPIC, AgentService
 from weir_controlplane.dispatch.bounds import WATCH_EVERY_S
 from weir_controlplane.dispatch.sweep import sweep_uploads
-from weir_controlplane.dispatch.watch import close_ending, expire_leases, revoke_suspended, unpin
+from weir_controlplane.dispatch.watch import close_ending, expire_leases, revoke_halted, unpin
 from weir_controlplane.eta.keeper import OutlookKeeper
 from weir_controlplane.forecast.demand import BUCKET_S
 from weir_controlplane.forecast.methods import default_methods
@@ -86,7 +86,7 @@ class Runtime:
     async def watch_forever(self, services: Services) -> None:
         """Ends leases that have run out and the chunks of batches that end."""
         while True:
-            await revoke_suspended(services.database)
+            await revoke_halted(services.database)
             opened = await expire_leases(services.database)
             freed = await unpin(services.database, self._without_revision())
             if opened or freed:

@@ -263,8 +263,19 @@ class QueuedBatch(_Body):
     stuck: bool = False
 
 
+class FailingBatch(_Body):
+    """One batch whose validation or end fails, for operators. ``failures``: so far, in a row."""
+
+    batch_id: str
+    stage: str
+    failures: int
+    retry_in_s: float
+    error: str
+
+
 class QueueList(_Body):
-    """GET /internal/v1/queue."""
+    """GET /internal/v1/queue. ``failing``: of all unfinished batches, the 100 worst."""
 
     object: Literal["list"] = "list"
     data: list[QueuedBatch]
+    failing: list[FailingBatch]

@@ -171,8 +171,8 @@ async def hold(session: AsyncSession, work: Work) -> Batch:
 async def give_up(services: Services, work: Work, reason: str, *, missing: bool = False) -> None:
     """Ends the lease after a failure; the next attempt waits, longer each time.
 
-    ``missing``: the store said that it lacks an object. Any other failure in between makes that
-    count begin anew.
+    ``missing``: the store lacks an object, or has altered it. Any other failure in between makes
+    that count begin anew.
     """
     async with services.database.transaction() as session:
         statement = select(Batch).where(Batch.id == work.batch_id, Batch.work_nonce == work.nonce)

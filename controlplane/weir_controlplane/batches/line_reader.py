@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from weir_controlplane.errors import MissingObjectError
 from weir_controlplane.files.storage import BLOCK_BYTES, Storage
 
 
@@ -33,13 +34,14 @@ def read_lines(
 
     Raises:
         LineTooLongError: a line is longer than ``bound_bytes``; memory stays bounded.
+        MissingObjectError: the object ends before ``size_bytes``.
     """
     pending = b""
     offset_bytes, number, position = 0, 0, 0
     while position < size_bytes:
         block = storage.blocking_read(key, position, min(position + block_bytes, size_bytes))
         if not block:
-            break
+            raise MissingObjectError(f"the file ends after {position} of {size_bytes} bytes")
         position += len(block)
         parts = (pending + block).split(b"\n")
         pending = parts.pop()

@@ -1,4 +1,4 @@
-"""Objects of a batch that the file store says it has not: which they are, and when to believe it.
+"""Objects of a batch that the file store has lost or altered: which, and when to believe it.
 
 A store that fails or does not answer has said nothing, and one that has none of the other files
 either is not the store that it was: a folder that is not mounted, a bucket of another name.
@@ -6,6 +6,7 @@ either is not the store that it was: a folder that is not mounted, a bucket of a
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 from sqlalchemy import select
@@ -14,9 +15,10 @@ from weir_controlplane.batches.leases import Work, hold
 from weir_controlplane.batches.states import Status
 from weir_controlplane.batches.validation import ContentError
 from weir_controlplane.errors import MissingObjectError
+from weir_controlplane.files.storage import Storage
 from weir_controlplane.services import Services
 from weir_controlplane.store.database import clock_s
-from weir_controlplane.store.models import Batch, ChunkResult, File
+from weir_controlplane.store.models import Batch, ChunkResult, File, Upload
 
 BELIEVED_TIMES = 5  # in a row, the last one included
 BELIEVED_AFTER_S = 1800.0  # from the first time to the last
@@ -24,13 +26,14 @@ _WITNESSES = 20
 
 LOST_LINE = {
     "code": "results_lost",
-    "message": "The file store has lost the result of this request; send it again in a new batch.",
+    "message": "The file store has lost or altered the result of this request; send it again in a "
+    "new batch.",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Losses:
-    """What the store lacks. ``results``: storage keys of committed chunk results."""
+    """What the store lacks or has altered. ``results``: storage keys of committed results."""
 
     input_file_id: str | None = None
     results: frozenset[str] = frozenset()
@@ -47,7 +50,8 @@ def error_of(losses: Losses) -> ContentError:
         )
     return ContentError(
         code="results_lost",
-        message=f"the file store has lost {len(losses.results)} result objects of this batch; "
+        message=f"the file store has lost or altered {len(losses.results)} result objects of this "
+        "batch; "
         "the error file names their lines with this code: send those again in a new batch",
     )
 
@@ -70,26 +74,41 @@ async def check_input(services: Services, work: Work) -> None:
 
 
 async def find_losses(services: Services, work: Work) -> Losses:
-    """Asks the store for every object that the batch needs now: results only at its end.
+    """Looks at every object that the batch needs now: at results only at its end, and whole.
 
     Raises:
         StorageError: the store does not answer for all of them.
     """
+    storage = services.storage
     async with services.database.read() as session:
         batch = await session.get_one(Batch, work.batch_id)
         file = await session.get_one(File, batch.input_file_id)
-        statement = select(ChunkResult.storage_key).where(ChunkResult.batch_id == batch.id)
-        keys = list((await session.execute(statement)).scalars())
-    if await services.storage.is_missing(file.storage_key):
+        statement = (
+            select(Upload.storage_key, Upload.sha256)
+            .join(ChunkResult, ChunkResult.upload_id == Upload.id)
+            .where(ChunkResult.batch_id == batch.id)
+        )
+        results = (await session.execute(statement)).all()
+    missing = await storage.is_missing(file.storage_key)
+    if missing or await storage.size_bytes(file.storage_key) != file.size_bytes:
         return Losses(input_file_id=file.id)
     if work.state.closing_as is None and work.state.status is Status.IN_PROGRESS:
         return Losses()
-    lost = [key for key in keys if await services.storage.is_missing(key)]
+    lost = [key for key, sha256 in results if not await _is_as_stored(storage, key, sha256)]
     return Losses(results=frozenset(lost))
 
 
+async def _is_as_stored(storage: Storage, key: str, sha256: str) -> bool:
+    if await storage.is_missing(key):
+        return False
+    digest = hashlib.sha256()
+    async for block in storage.stream(key):
+        digest.update(block)
+    return digest.hexdigest() == sha256
+
+
 async def is_believed(services: Services, work: Work) -> bool:
-    """Whether the store has now said so often and long enough, and has other files.
+    """Whether that has now been so often and long enough, and the store has other files.
 
     Raises:
         LeaseLostError: another replica does this now.

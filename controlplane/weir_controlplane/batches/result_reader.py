@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 import json
 from collections.abc import Iterator, Sequence
@@ -17,15 +18,16 @@ _MAX_BUFFER_BYTES = 1 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResultSource:
-    """A committed chunk result: where it is and which line it begins with."""
+    """A committed chunk result: where it is, what was stored there, and its first line."""
 
     storage_key: str
     size_bytes: int
+    sha256: str
     first_line: int
 
 
 class BrokenResultError(Exception):
-    """Stored results contradict each other or the input; the message has the numbers."""
+    """Results are not what was committed, or contradict each other; the message says which."""
 
 
 def merged_results(
@@ -34,7 +36,8 @@ def merged_results(
     """Every result with its line, by line. A source is opened only when its first line is due.
 
     Raises:
-        BrokenResultError: a result is not sorted, or two have the same line.
+        BrokenResultError: a result is not what was stored or not sorted, or two have the same
+            line.
     """
     buffer_bytes = max(
         _MIN_BUFFER_BYTES, min(_MAX_BUFFER_BYTES, _BUFFERS_BYTES // max(1, len(sources)))
@@ -69,14 +72,27 @@ def merged_results(
 def _results(storage: Storage, source: ResultSource, buffer_bytes: int) -> Iterator[dict[str, Any]]:
     pending = b""
     position = 0
+    digest = hashlib.sha256()
     while position < source.size_bytes:
         end = min(position + buffer_bytes, source.size_bytes)
         block = storage.blocking_read(source.storage_key, position, end)
         if not block:
             raise BrokenResultError(f"{source.storage_key} ends after {position} bytes")
         position += len(block)
+        digest.update(block)
         parts = (pending + block).split(b"\n")
         pending = parts.pop()
-        yield from (json.loads(part) for part in parts if part)
+        yield from (_result(source, part) for part in parts if part)
     if pending:
-        yield json.loads(pending)
+        yield _result(source, pending)
+    if digest.hexdigest() != source.sha256:
+        raise BrokenResultError(f"{source.storage_key} is not what was stored")
+
+
+def _result(source: ResultSource, content: bytes) -> dict[str, Any]:
+    try:
+        result: dict[str, Any] = json.loads(content)
+        int(result["line"])
+    except (ValueError, KeyError, TypeError):  # theirs would show what was read
+        raise BrokenResultError(f"{source.storage_key} is not what was stored") from None
+    return result

@@ -26,7 +26,7 @@ from weir_controlplane.ids import new_id
 from weir_controlplane.services import Services
 from weir_controlplane.store.database import clock_s
 from weir_controlplane.store.line_index import lines_of_ranges
-from weir_controlplane.store.models import Batch, Chunk, ChunkResult, File, Suspect
+from weir_controlplane.store.models import Batch, Chunk, ChunkResult, File, Suspect, Upload
 
 _log = structlog.get_logger(__name__)
 
@@ -84,15 +84,20 @@ async def _prepare(services: Services, work: Work, lost: frozenset[str]) -> _Pla
         # From here on the results stand still: closed chunks take no commit.
         await _close_chunks(session, batch.id)
         found = await session.execute(
-            select(ChunkResult.storage_key, ChunkResult.size_bytes, ChunkResult.ranges).where(
-                ChunkResult.batch_id == batch.id
-            )
+            select(Upload.storage_key, Upload.size_bytes, Upload.sha256, ChunkResult.ranges)
+            .join(Upload, Upload.id == ChunkResult.upload_id)
+            .where(ChunkResult.batch_id == batch.id)
         )
         committed = found.all()
         results = [
-            ResultSource(storage_key=key, size_bytes=size, first_line=int(ranges[0][0]))
-            for key, size, ranges in committed
-            if ranges and key not in lost
+            ResultSource(
+                storage_key=row.storage_key,
+                size_bytes=row.size_bytes,
+                sha256=row.sha256,
+                first_line=int(row.ranges[0][0]),
+            )
+            for row in committed
+            if row.ranges and row.storage_key not in lost
         ]
         poisoned = await session.execute(
             select(Suspect.line, Suspect.error).where(
@@ -100,9 +105,9 @@ async def _prepare(services: Services, work: Work, lost: frozenset[str]) -> _Pla
             )
         )
         suspects = {line: error or _UNNAMED for line, error in poisoned}
-        for key, _, ranges in committed:
-            if key in lost:
-                suspects.update(dict.fromkeys(lines_of_ranges(ranges), LOST_LINE))
+        for row in committed:
+            if row.storage_key in lost:
+                suspects.update(dict.fromkeys(lines_of_ranges(row.ranges), LOST_LINE))
         input_file = await session.get_one(File, batch.input_file_id)
         files = {kind: await _new_file(session, batch, work, kind) for kind in ("output", "error")}
     return _Plan(

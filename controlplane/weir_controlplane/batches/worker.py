@@ -24,13 +24,16 @@ from weir_controlplane.batches.leases import (
 )
 from weir_controlplane.batches.losses import Losses, check_input, find_losses, is_believed
 from weir_controlplane.batches.output import UnwantedError
+from weir_controlplane.batches.result_reader import BrokenResultError
 from weir_controlplane.batches.states import Status
 from weir_controlplane.batches.winding_up import wind_up
-from weir_controlplane.errors import MissingObjectError, StorageError
+from weir_controlplane.errors import MissingObjectError, StorageError, WeirError
 from weir_controlplane.services import Services
 from weir_controlplane.store.database import OUTAGES
 
 TOPIC = "batches"
+_MISSING = (MissingObjectError, BrokenResultError)
+_MAX_REASON = 500
 _log = structlog.get_logger(__name__)
 
 
@@ -60,12 +63,23 @@ async def work_once(services: Services) -> bool:
             await asyncio.shield(give_back(services, work))
         raise
     except Exception as error:  # noqa: BLE001 - the main loop: another batch may do better
-        # The store's own error names the object that it has lost, or the host that it cannot reach.
-        cause = error.__cause__ if isinstance(error, StorageError) else None
-        reason = repr(error) if cause is None else f"{type(cause).__name__}: {cause}"
-        _log.warning("batch_work_failed", batch_id=work.batch_id, error=reason)
-        await give_up(services, work, reason, missing=isinstance(error, MissingObjectError))
+        reason = _reason(error)
+        expected = isinstance(error, (WeirError, BrokenResultError))
+        _log.warning(
+            "batch_work_failed", batch_id=work.batch_id, error=reason, exc_info=not expected
+        )
+        await give_up(services, work, reason, missing=isinstance(error, _MISSING))
     return True
+
+
+def _reason(error: Exception) -> str:
+    """What the operator is shown. An error that nobody expected may show what was being read."""
+    # The store's own error names the object that it has lost, or the host that it cannot reach.
+    cause = error.__cause__ if isinstance(error, StorageError) else None
+    said = error if cause is None else cause
+    name = type(said).__name__
+    known = cause is not None or isinstance(error, (WeirError, BrokenResultError))
+    return f"{name}: {said}"[:_MAX_REASON] if known else name
 
 
 async def _do(services: Services, work: Work) -> None:
@@ -73,12 +87,12 @@ async def _do(services: Services, work: Work) -> None:
         wanted = held.is_set
         try:
             await _move_on(services, work, wanted)
-        except MissingObjectError as error:
-            losses = await find_losses(services, work)
-            if losses == Losses():
-                raise StorageError("an object was missing and is there again") from error.__cause__
+        except _MISSING as error:
             if not await is_believed(services, work):
                 raise
+            losses = await find_losses(services, work)
+            if losses == Losses():
+                raise StorageError("every object of the batch is there, and whole") from error
             _log.warning(
                 "batch_objects_lost",
                 batch_id=work.batch_id,

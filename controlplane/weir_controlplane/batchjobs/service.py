@@ -22,7 +22,7 @@ from weir_controlplane.batches.states import TERMINAL, IllegalTransitionError
 from weir_controlplane.batchjobs.leases import JobWork, take_new
 from weir_controlplane.batchjobs.schemas import PutBatchJob
 from weir_controlplane.batchjobs.uris import allowed_uri
-from weir_controlplane.dispatch.watch import revoke_suspended
+from weir_controlplane.dispatch.watch import revoke_halted
 from weir_controlplane.errors import ConflictError, NotFoundError
 from weir_controlplane.services import Services
 from weir_controlplane.store.database import clock_s
@@ -87,7 +87,7 @@ async def put_job(services: Services, uid: str, body: PutBatchJob) -> Accepted:
         inline = job.input_uri is None
         work = take_new(job, await clock_s(session)) if inline else None
     if moved:
-        await revoke_suspended(services.database)
+        await revoke_halted(services.database)
         await services.nudge.send(CHUNKS_TOPIC)
     if job.batch_id is None and work is None:
         await services.nudge.send(TOPIC)

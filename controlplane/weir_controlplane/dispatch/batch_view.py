@@ -36,7 +36,10 @@ class Pod:
 
 @dataclass(kw_only=True, slots=True)
 class BatchView:
-    """A running batch. ``open`` by place, those that run alone in ``solo``."""
+    """A running batch. ``open`` by place, those that run alone in ``solo``.
+
+    ``input_missing``: the file store said so, and until it says otherwise no pod gets its chunks.
+    """
 
     batch_id: str
     tenant_id: str
@@ -47,6 +50,7 @@ class BatchView:
     expires_at: float
     waiting_since: float
     priority: int = 0
+    input_missing: bool = False
     open_lines: int = 0
     open_count: int = 0
     open: list[OpenChunk] = field(default_factory=list)
@@ -65,10 +69,11 @@ class BatchView:
         )
 
     def fits(self, pod: Pod, bindings: Bindings) -> bool:
-        """Whether the pod serves what the batch is pinned to, and its tenant may use it."""
+        """Whether the pod could run it: model and revision, service, tenant, and lines to read."""
         revision = pod.models.get(self.model)
         return (
-            revision is not None
+            not self.input_missing
+            and revision is not None
             and self.revision in {None, revision}
             and self.service in {None, pod.service}
             and bindings.may_use(self.tenant_id, pod.service)

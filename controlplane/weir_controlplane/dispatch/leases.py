@@ -22,6 +22,9 @@ from weir_controlplane.store.models import Batch, Chunk
 from weir_controlplane.store.tenancy import may_serve
 
 ChunkRow: TypeAlias = Row[Any]
+# Nothing of the batch is to run now. Lines whose input is missing would keep a pod's room, and a
+# suspect among them the whole pod, from other batches.
+HALTED = or_(Batch.suspended_at.is_not(None), Batch.missing_since.is_not(None))
 _COLUMNS = (
     Chunk.id,
     Chunk.batch_id,
@@ -44,7 +47,7 @@ _COLUMNS = (
     Batch.status,
     Batch.closing_as,
     Batch.expires_at,
-    Batch.suspended_at,
+    HALTED.label("halted"),
 )
 
 
@@ -87,7 +90,7 @@ async def open_chunks(session: AsyncSession, work: SyncWork) -> Sequence[ChunkRo
         Batch.status == "in_progress",
         Batch.closing_as.is_(None),
         Batch.expires_at > db_now(),
-        Batch.suspended_at.is_(None),
+        ~HALTED,
         or_(Batch.service.is_(None), Batch.service == work.service),
         may_serve(work.service, work.default_tenant),
     )

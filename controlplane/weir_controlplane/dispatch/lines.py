@@ -32,8 +32,8 @@ async def fetch_lines(  # noqa: PLR0913 - the call's parameters
 
     Raises:
         StaleLeaseError: the lease is not the current one.
-        MissingObjectError: the store says that it lacks the input; whoever works on batches will
-            look whether that stays so.
+        MissingObjectError: the store says that it lacks the input, or the end of it; whoever works
+            on batches will look whether that stays so, and none of its chunks is leased meanwhile.
     """
     async with database.read() as session:
         statement = (
@@ -53,13 +53,21 @@ async def fetch_lines(  # noqa: PLR0913 - the call's parameters
     page = _page(unpack_lines(found.line_index), after=after, limit=limit)
     if not page:
         return b""
-    ranges = [(item.offset_bytes, item.offset_bytes + item.length_bytes) for item in page]
     try:
-        contents = await storage.read_ranges(found.storage_key, ranges)
+        contents = await _read(storage, found.storage_key, page)
     except MissingObjectError:
         await _doubt(database, found.batch_id)
         raise
     return b"".join(_wire_line(item, content) for item, content in zip(page, contents, strict=True))
+
+
+async def _read(storage: Storage, key: str, page: Sequence[IndexedLine]) -> list[bytes]:
+    ranges = [(item.offset_bytes, item.offset_bytes + item.length_bytes) for item in page]
+    contents = await storage.read_ranges(key, ranges)
+    for item, content in zip(page, contents, strict=True):
+        if len(content) < item.length_bytes:
+            raise MissingObjectError(f"the input file ends before line {item.line}")
+    return contents
 
 
 async def _doubt(database: Database, batch_id: str) -> None:

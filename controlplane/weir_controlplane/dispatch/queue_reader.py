@@ -12,6 +12,7 @@ from sqlalchemy import func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from weir_controlplane.dispatch.batch_view import BatchView, Out
+from weir_controlplane.dispatch.leases import HALTED
 from weir_controlplane.dispatch.placement import OpenChunk
 from weir_controlplane.dispatch.work import CancelReason
 from weir_controlplane.store.clock import db_now
@@ -27,7 +28,7 @@ _ROWS_AT_ONCE = 500  # between as many, syncs are answered
 class Queue:
     """The queue at ``now_s``, the database's time.
 
-    ``ending``: why a batch stops, those that are suspended too. ``revoked``: leased chunks that
+    ``ending``: why a batch stops, those that are only halted too. ``revoked``: leased chunks that
     must be handed back.
     """
 
@@ -92,6 +93,7 @@ async def _batches(session: AsyncSession) -> dict[str, BatchView]:
     columns: tuple[Any, ...] = (
         *(Batch.id, Batch.tenant_id, Batch.model, Batch.revision, Batch.service),
         *(Batch.created_at, Batch.in_progress_at, Batch.expires_at, Batch.priority),
+        Batch.missing_since,
     )
     rows = await session.execute(
         select(*columns).where(
@@ -113,6 +115,7 @@ async def _batches(session: AsyncSession) -> dict[str, BatchView]:
             expires_at=row.expires_at,
             waiting_since=row.in_progress_at or row.created_at,
             priority=row.priority,
+            input_missing=row.missing_since is not None,
         )
         for row in rows
     }
@@ -166,7 +169,7 @@ async def _ending(session: AsyncSession) -> dict[str, CancelReason]:
         select(Batch.id, Batch.status, _ends.label("ends")).where(
             or_(
                 Batch.status == "cancelling",
-                (Batch.status == "in_progress") & or_(_ends, Batch.suspended_at.is_not(None)),
+                (Batch.status == "in_progress") & or_(_ends, HALTED),
             )
         )
     )

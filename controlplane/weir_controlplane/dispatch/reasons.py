@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
-Reason = Literal["NoMatchingModel", "RevisionGone", "NoServingPod", "PodsPaused"]
+Reason = Literal["InputMissing", "NoMatchingModel", "RevisionGone", "NoServingPod", "PodsPaused"]
+REASONS: tuple[Reason, ...] = get_args(Reason)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -127,5 +127,5 @@ def _cancels(rows: Sequence[leases.ChunkRow], now_s: float) -> list[tuple[str, C
         if leases.ends(row, now_s):
             found.append((row.id, "expired" if row.status == "in_progress" else "cancelled"))
         elif row.revoked_at is not None:
-            found.append((row.id, "suspects" if row.suspended_at is None else "suspended"))
+            found.append((row.id, "suspended" if row.halted else "suspects"))
     return found

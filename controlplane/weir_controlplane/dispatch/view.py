@@ -25,7 +25,7 @@ class WorkView:
     def __init__(self, *, default_tenant: str | None = None) -> None:
         self.batches: dict[str, BatchView] = {}
         self.bindings = Bindings()
-        self.ending: dict[str, CancelReason] = {}  # by batch; those that are suspended too
+        self.ending: dict[str, CancelReason] = {}  # by batch; those that are only halted too
         self.revoked: frozenset[str] = frozenset()
         self._last: dict[tuple[int, str], Place] = {}
         self._default_tenant = default_tenant

@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from weir_controlplane.dispatch import metrics
 from weir_controlplane.dispatch.bounds import GRACE_S, LEASE_S, OUTAGE_AFTER_S
+from weir_controlplane.dispatch.leases import HALTED
 from weir_controlplane.dispatch.restructure import reopen
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import Database, clock_s
@@ -77,21 +78,17 @@ async def expire_leases(database: Database) -> int:
     return len(expired)
 
 
-async def revoke_suspended(database: Database) -> int:
-    """Asks the holders of suspended batches' chunks to stop; the number of chunks newly asked.
+async def revoke_halted(database: Database) -> int:
+    """Asks the holders of halted batches' chunks to stop; the number of chunks newly asked.
 
     Again and again, so that a lease that was handed out meanwhile is found too. A holder that
     does not heed it loses the chunk after `GRACE_S`, as with any revocation.
     """
     async with database.transaction() as session:
-        suspended = select(Batch.id).where(
-            Batch.status == "in_progress", Batch.suspended_at.is_not(None)
-        )
+        halted = select(Batch.id).where(Batch.status == "in_progress", HALTED)
         rows = await session.execute(
             select(Chunk.id)
-            .where(
-                Chunk.state == "leased", Chunk.revoked_at.is_(None), Chunk.batch_id.in_(suspended)
-            )
+            .where(Chunk.state == "leased", Chunk.revoked_at.is_(None), Chunk.batch_id.in_(halted))
             .order_by(Chunk.id)
             .with_for_update(key_share=True, skip_locked=True)
         )

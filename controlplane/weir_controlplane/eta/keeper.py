@@ -102,9 +102,10 @@ class OutlookKeeper:
             for key, item in outlook.items()
         }
         metrics.AT_RISK.set(sum(margin < 0 for margin in margins.values()))
-        metrics.STUCK.labels(stage="running").set(sum(item.stuck for item in outlook.values()))
-        for stage in ("validating", "finalizing", "cancelling"):
-            metrics.STUCK.labels(stage=stage).set(work.failing.get(stage, 0))
+        # None is both: without its input a batch has a reason not to run.
+        idle = {"running": sum(item.stuck for item in outlook.values())}
+        for stage, failing in work.failing.items():
+            metrics.STUCK.labels(stage=stage).set(failing + idle.get(stage, 0))
         shown = set(least(margins, MAX_SHOWN))
         for key in self._shown - shown:
             metrics.END.remove_by_labels({"batch": key})

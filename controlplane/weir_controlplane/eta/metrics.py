@@ -10,7 +10,8 @@ AT_RISK = Gauge(
 STUCK = Gauge(
     "weir_batches_stuck",
     "Batches that get nowhere, by stage: running without a commit for 15 minutes although a pod "
-    "could take them, or validated or finalized in vain three times.",
+    "could take them, or tried in vain three times (validating, finalizing, cancelling, expiring; "
+    "running: its input is missing).",
     ["stage"],
 )
 END = Gauge(

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import case, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from weir_controlplane.batches.states import LIVE
+from weir_controlplane.batches.failing import count_stuck
 from weir_controlplane.store.kubernetes_models import BatchJob
 from weir_controlplane.store.models import Batch, Chunk, ChunkResult
 
 RATE_WINDOW_S = 900.0
 MIN_SPAN_S = 10.0  # a rate over less says nothing
-_FAILING = 3  # attempts to validate or finalize after which a batch counts as stuck
 
 # Lines of a chunk are taken for equally long: a partial commit counts by its lines.
 _done_tokens = Chunk.tokens * 1.0 * Chunk.lines_done / Chunk.lines
@@ -22,13 +21,16 @@ _done_tokens = Chunk.tokens * 1.0 * Chunk.lines_done / Chunk.lines
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What is left and what was done, by batch; committed tokens a second by model."""
+    """What is left and what was done, by batch; committed tokens a second by model.
+
+    ``failing``: batches whose validation or end fails again and again, by stage.
+    """
 
     remaining_tokens: dict[str, float]
     committed_at: dict[str, float]
     deadline_at: dict[str, float]
     rates: dict[str, float]
-    failing: dict[str, int]
+    failing: Mapping[str, int]
 
 
 async def read_work(session: AsyncSession, batch_ids: Collection[str], now_s: float) -> Work:
@@ -58,7 +60,7 @@ async def read_work(session: AsyncSession, batch_ids: Collection[str], now_s: fl
         committed_at={batch_id: float(at) for batch_id, at in last},
         deadline_at={str(batch_id): at for batch_id, at in deadlines if at is not None},
         rates=await _rates(session, now_s),
-        failing=await _failing(session),
+        failing=await count_stuck(session),
     )
 
 
@@ -84,13 +86,3 @@ async def _rates(session: AsyncSession, now_s: float) -> dict[str, float]:
         for model, tokens, begun, ended in rows
         if model is not None
     }
-
-
-async def _failing(session: AsyncSession) -> dict[str, int]:
-    """Batches whose validation or finalizing fails again and again, by status."""
-    rows = await session.execute(
-        select(Batch.status, func.count())
-        .where(Batch.status.in_(LIVE), Batch.work_failures >= _FAILING)
-        .group_by(Batch.status)
-    )
-    return {str(status): int(count) for status, count in rows}
