@@ -67,7 +67,11 @@ class Account(Protocol):
     """One objective's bookkeeping. Times are seconds on the scheduler's clock."""
 
     def prefill_limit(self, load: OnlineLoad) -> float:
-        """Longest step (predicted median) that online prefill may fill; ``inf`` if it is free."""
+        """Longest step (predicted median) that online prefill may fill; ``inf`` if it is free.
+
+        ``load.prompts_s``, where it is there, is how long prefill takes in the steps that were
+        answered before.
+        """
         ...
 
     def step_limit(self, load: OnlineLoad) -> StepLimit:

@@ -98,14 +98,7 @@ class OnlinePhase:
             computed = request.computed_tokens + done.get(request.id, 0)
             if computed < request.known_tokens:
                 queue.append((request.known_tokens - computed, computed))
-        rest_s = queue_s(
-            self._model,
-            draft.decode_shape,
-            queue,
-            limit_s=self._budget.prefill_limit(load) if queue else inf,
-            step_tokens=self._state.shape.max_batched_tokens,
-            least_steps=len(queue) if self._stagger_prompts else 0,
-        )
+        rest_s = self._queue_s(draft, queue, self._budget.prefill_limit(load)) if queue else 0.0
         return _Prompts(
             prompts_s=base_s + rest_s,
             prompts_delay_s=max((r.offline_delay_s for r in prompts), default=0.0),
@@ -164,7 +157,7 @@ class OnlinePhase:
     def _prefill(
         self, draft: StepDraft, running: list[Request], load: OnlineLoad, now_s: float
     ) -> None:
-        limit_s = self._budget.prefill_limit(load)
+        limit_s = self._prefill_limit(draft, running, load)
         for request in self._order.order(running, now_s):
             if request.id in draft.preempted:
                 continue
@@ -182,6 +175,30 @@ class OnlinePhase:
         for request in self._order.order(self._waiting(draft), now_s):
             if not self._admit(draft, request, limit_s):
                 break
+
+    def _prefill_limit(
+        self, draft: StepDraft, prefilling: list[Request], load: OnlineLoad
+    ) -> float:
+        """Longest step that prefill may fill, asked again with what chunks of that length take."""
+        limit_s = self._budget.prefill_limit(load)
+        if limit_s == inf:
+            return inf
+        queue = [
+            (request.known_tokens - request.computed_tokens, request.computed_tokens)
+            for request in (*prefilling, *self._waiting(draft))
+        ]
+        chunked_s = self._queue_s(draft, queue, limit_s)
+        return self._budget.prefill_limit(load._replace(prompts_s=chunked_s))
+
+    def _queue_s(self, draft: StepDraft, queue: list[tuple[int, int]], limit_s: float) -> float:
+        return queue_s(
+            self._model,
+            draft.decode_shape,
+            queue,
+            limit_s=limit_s,
+            step_tokens=self._state.shape.max_batched_tokens,
+            least_steps=len(queue) if self._stagger_prompts else 0,
+        )
 
     def _admit(self, draft: StepDraft, request: Request, limit_s: float) -> bool:
         hit = draft.sure_hit(self._state.kv, request, self._state.kv.hit(request))

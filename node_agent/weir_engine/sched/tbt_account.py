@@ -19,9 +19,11 @@ _GUARD_SHARE = 0.5
 _BANK_UNIT_TOKENS = 10.0
 _BANK_LOW = 0.25
 # Share of the allowed late tokens that whole online prefills may use, and bounds of the credit.
-_CREDIT_SHARE = 0.8
+_CREDIT_SHARE = 0.9
 _FIRST_CREDIT = 2.0
 _MOST_CREDIT = 20.0
+# Late tokens on credit for prompts that would miss a percentile of TTFT in chunks.
+_OVERDRAFT = 20.0
 # What the mean account may save, and owe, in tokens whose tolerance went unused: savings of so many
 # tokens, or of so many for each decoder where that is more. Spending starts at no more than a share
 # of that.
@@ -47,13 +49,22 @@ class TailTbtAccount(QuietAccount):
     the limit, no less than half of the slack, for online prefill as for offline work: the step is
     packed up to it. The measured tail scales the limit, which never exceeds the slack itself. Where
     TTFT has an objective too, chunking is not free: the late tokens that the percentile allows are
-    a credit, and online prefill runs whole while there is one for each decoder that it delays.
-    Offline work never spends it.
+    a credit, and online prefill runs whole while there is one for each decoder that it delays. It
+    may be overdrawn for prompts that would be later in chunks than ``ttft_tail_s``, the threshold
+    of a percentile of TTFT: those that need it most come when bursts have spent it, and short
+    prompts pay it back. Offline work never spends it.
 
     Source: design, "Tail SLO: pack"; HyGen §4.2 has one static budget instead.
     """
 
-    def __init__(self, slo: Slo, model: LatencyModel, *, whole_prefill: bool = False) -> None:
+    def __init__(
+        self,
+        slo: Slo,
+        model: LatencyModel,
+        *,
+        whole_prefill: bool = False,
+        ttft_tail_s: float | None = None,
+    ) -> None:
         self._threshold_s = slo.threshold_s
         self._delay_s = 0.0
         self._model = model
@@ -61,6 +72,7 @@ class TailTbtAccount(QuietAccount):
         self._guard_quantile = guard_quantile(aimed)
         self._feedback = TailFeedback(allowed=aimed, high=1.15)
         self._whole_prefill = whole_prefill
+        self._ttft_tail_s = ttft_tail_s
         self._allowed = (1 - slo.quantile) * _CREDIT_SHARE
         self._credit = _FIRST_CREDIT
 
@@ -74,9 +86,17 @@ class TailTbtAccount(QuietAccount):
 
     def prefill_limit(self, load: OnlineLoad) -> float:
         """Online prefill is chunked so that online decoders keep their pace, or paid by credit."""
-        if self._whole_prefill and self._credit >= load.decoders:
-            return inf
+        if self._whole_prefill:
+            overdraft = _OVERDRAFT if self._too_late_in_chunks(load) else 0.0
+            if self._credit + overdraft >= load.decoders:
+                return inf
         return self._limit(load)
+
+    def _too_late_in_chunks(self, load: OnlineLoad) -> bool:
+        if self._ttft_tail_s is None or load.prompts_s is None or load.earliest_arrival_s is None:
+            return False
+        waited_s = load.now_s - load.earliest_arrival_s
+        return waited_s + load.prompts_s > self._ttft_tail_s
 
     def step_limit(self, load: OnlineLoad) -> StepLimit:
         """The slack of the decoder that waits longest."""

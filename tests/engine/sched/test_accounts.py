@@ -83,6 +83,20 @@ class TestTailTbt:
             account.on_token(0.01, offline_delay_s=0.0)
         assert account.prefill_limit(few) == inf
 
+    def test_prompts_too_late_in_chunks_overdraw_the_credit(self) -> None:
+        account = TailTbtAccount(
+            slo(Metric.TBT, "p99", 0.1), exact_model(), whole_prefill=True, ttft_tail_s=1.0
+        )
+        late = {"decoders": 1, "earliest_token_s": 3.0, "earliest_arrival_s": 3.0}
+        for _ in range(6):
+            account.on_token(0.5, offline_delay_s=0.0)
+        assert account.prefill_limit(load(now_s=3.0, prompts_s=0.9, **late)) <= 0.1
+        assert account.prefill_limit(load(now_s=3.0, prompts_s=1.1, **late)) == inf
+        assert account.prefill_limit(load(now_s=3.05, prompts_s=0.96, **late)) == inf
+        for _ in range(20):
+            account.on_token(0.5, offline_delay_s=0.0)
+        assert account.prefill_limit(load(now_s=3.0, prompts_s=1.1, **late)) <= 0.1
+
     def test_client_delay_lowers_the_threshold(self) -> None:
         account = TailTbtAccount(slo(Metric.TBT, "p99", 0.1), exact_model())
         account.set_client_delay(0.02)

@@ -47,6 +47,20 @@ def test_online_prefill_is_chunked_to_the_decoders_pace() -> None:
     assert 0 < tokens_of(plan)["long"] <= 9
 
 
+@pytest.mark.parametrize(("prompt", "whole"), [(60, True), (30, False)])
+def test_a_prompt_that_chunks_would_make_late_runs_whole(prompt: int, whole: bool) -> None:
+    """In chunks of 9 tokens 60 take 140 ms, 30 less than 80: the tail of TTFT allows 100."""
+    ttft = Slo(metric=Metric.TTFT, statistic="p99", threshold_s=0.1)
+    engine = MiniEngine(slos=(TBT_20MS, ttft), max_batched_tokens=200)
+    decoding_online(engine)
+    for number in range(3):  # whole ones spend the credit that is there at first
+        engine.add(request(f"early{number}", online=True, prompt=40, output=1, at=engine.now_s))
+        for _ in range(6):
+            engine.step()
+    engine.add(request("late", online=True, prompt=prompt, at=engine.now_s))
+    assert (tokens_of(engine.step())["late"] == prompt) is whole
+
+
 def test_with_an_objective_on_ttft_a_second_prompt_does_not_hold_up_the_first() -> None:
     engine = MiniEngine(
         max_batched_tokens=200,
