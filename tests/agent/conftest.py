@@ -65,8 +65,10 @@ def start_agent(tmp_path: Path, control_plane: FakeControlPlane) -> StartAgent:
                     "data_dir": tmp_path / "agent",
                     "control_plane_url": url,
                     "lookahead_lines_per_s": 10_000,
-                    "drain_s": 5,
-                    "hand_back_s": 5,
+                    # Long enough for a machine that stands still amid it.
+                    "drain_s": 60,
+                    "hand_back_s": 60,
+                    "sync_timeout_s": 60,
                     "spool_max_bytes": 1 << 30,
                     **given,
                 }

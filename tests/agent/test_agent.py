@@ -236,7 +236,7 @@ async def test_control_plane_loss_never_hurts_online_and_work_goes_on_after(
         control_plane.down = True
         await running.until(lambda: running.agent._pulse.active.source == "forecast")
         assert running.engine.policies[-1]["offline_kv_blocks"] == 90  # 100 less its own demand
-        async with httpx.AsyncClient(base_url=running.url) as client:
+        async with httpx.AsyncClient(base_url=running.url, timeout=PATIENCE_S) as client:
             answer = await client.post("/v1/completions", json={"prompt": "x", "stream": True})
         assert answer.text.count("data: ") == 4
         await running.until(lambda: running.engine.policies[-1]["offline_seq_slots"] == 0)
@@ -354,7 +354,10 @@ async def test_a_chunk_whose_worst_case_does_not_fit_is_handed_back(
 
 
 async def test_probes_and_metrics(start_agent: StartAgent) -> None:
-    async with start_agent() as running, httpx.AsyncClient(base_url=running.url) as client:
+    async with (
+        start_agent() as running,
+        httpx.AsyncClient(base_url=running.url, timeout=PATIENCE_S) as client,
+    ):
         await running.until(lambda: running.agent._serving)
         assert (await client.get("/readyz")).status_code == 200
         await client.post("/v1/completions", json={"prompt": "x", "stream": True})
@@ -371,7 +374,7 @@ async def test_probes_while_draining(
     control_plane.fail_uploads = 10_000  # handing it back goes on until the test has looked
     async with (
         start_agent(hand_back_s=PATIENCE_S) as running,
-        httpx.AsyncClient(base_url=running.url) as client,
+        httpx.AsyncClient(base_url=running.url, timeout=PATIENCE_S) as client,
     ):
         await running.until(lambda: control_plane.fail_uploads < 10_000)
         running.agent.request_stop()
@@ -386,7 +389,7 @@ async def test_draining_finishes_streams_that_run(start_agent: StartAgent) -> No
     async with start_agent(FakeEngine(delay_s=0.3)) as running:
         await running.until(lambda: running.agent._serving)
         async with (
-            httpx.AsyncClient(base_url=running.url) as client,
+            httpx.AsyncClient(base_url=running.url, timeout=PATIENCE_S) as client,
             client.stream("POST", "/v1/completions", json={"prompt": "x"}) as answer,
         ):
             running.agent.request_stop()
@@ -406,7 +409,7 @@ async def test_a_fault_while_work_is_handed_back_cuts_no_stream(
         beats = len(engine.policies)
         await running.until(lambda: len(engine.policies) > beats)
         async with (
-            httpx.AsyncClient(base_url=running.url) as client,
+            httpx.AsyncClient(base_url=running.url, timeout=PATIENCE_S) as client,
             client.stream("POST", "/v1/completions", json={"prompt": "x"}) as answer,
         ):
             running.agent.request_stop()
@@ -439,7 +442,7 @@ async def test_a_full_disk_is_a_state_and_loses_nothing(
         engine.hold.set()
         await running.until(lambda: any(s["state"] == "disk_full" for s in control_plane.syncs))
         await running.until(lambda: sorted(control_plane.results) == [1, 2, 3])
-        async with httpx.AsyncClient(base_url=running.url) as client:
+        async with httpx.AsyncClient(base_url=running.url, timeout=PATIENCE_S) as client:
             answer = await client.post("/v1/completions", json={"prompt": "x", "stream": True})
         assert answer.status_code == 200
         full["value"] = False
@@ -461,7 +464,7 @@ async def test_a_fault_of_the_agents_own_fails_one_line_and_stops_nothing(
     engine.on_line = stumble
     async with start_agent(engine) as running:
         await running.until(lambda: control_plane.done)
-        async with httpx.AsyncClient(base_url=running.url) as client:
+        async with httpx.AsyncClient(base_url=running.url, timeout=PATIENCE_S) as client:
             assert (await client.get("/readyz")).status_code == 200
     assert control_plane.results[2][0]["error"]["code"] == "agent_fault"
     assert [control_plane.results[n][0]["response"]["status_code"] for n in (1, 3, 4)] == [200] * 3

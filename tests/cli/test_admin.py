@@ -32,8 +32,8 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def works(url: str, key: str) -> bool:
-    answer = httpx.get(f"{url}/admin/v1/keys", headers={"Authorization": f"Bearer {key}"})
-    return answer.status_code != 401
+    headers = {"Authorization": f"Bearer {key}"}
+    return httpx.get(f"{url}/admin/v1/keys", headers=headers, timeout=60).status_code != 401
 
 
 def test_a_key_is_made_listed_and_revoked(

@@ -42,7 +42,8 @@ def test_an_upload_that_runs_at_sigterm_is_finished(tmp_path: Path) -> None:
     process = start(log, port=port, data_dir=tmp_path / "data")
     wait_ready(process, lambda: is_ready(url), log, within_s=240)
     admin = (tmp_path / "data" / "admin.key").read_text().strip()
-    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {admin}"}) as client:
+    headers = {"Authorization": f"Bearer {admin}"}
+    with httpx.Client(base_url=url, headers=headers, timeout=120) as client:
         assert client.post("/admin/v1/tenants", json={"name": "acme"}).status_code == 201
         key = client.post("/admin/v1/keys", json={"tenant": "acme"}).json()["key"]
 

@@ -89,16 +89,19 @@ def test_redis_is_gone_after_close() -> None:
 async def test_an_application_is_served_in_the_tests_own_loop(
     serve_app: Callable[..., AbstractAsyncContextManager[str]],
 ) -> None:
-    async with serve_app(hello) as base_url, httpx.AsyncClient(base_url=base_url) as client:
+    async with (
+        serve_app(hello) as base_url,
+        httpx.AsyncClient(base_url=base_url, timeout=60) as client,
+    ):
         assert (await client.get("/")).text == "hello"
-    async with httpx.AsyncClient(base_url=base_url) as client:
+    async with httpx.AsyncClient(base_url=base_url, timeout=60) as client:
         with pytest.raises(httpx.ConnectError):
             await client.get("/")
 
 
 def test_an_application_is_served_to_blocking_clients() -> None:
     with serve_in_thread(hello) as base_url:
-        assert httpx.get(base_url).text == "hello"
+        assert httpx.get(base_url, timeout=60).text == "hello"
 
 
 def test_a_missing_program_is_named_with_the_remedy() -> None:

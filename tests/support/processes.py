@@ -6,14 +6,16 @@ Nothing here knows what the process is. Nothing here may end a process by name.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 
@@ -22,11 +24,32 @@ class ProcessDiedError(RuntimeError):
 
 
 def free_port() -> int:
-    """A loopback TCP port that was free a moment ago; callers retry when it is taken since."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A loopback TCP port that is free, and that nobody else takes before its server does.
+
+    Linux gives ports from 32,768 on to connections and to whoever asks for any, so none of those:
+    a server that starts here, or starts again, would find it taken by chance.
+    """
+    for port in itertools.islice(_PORTS, PORTS_OF_A_WORKER):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError(f"no port of {PORTS_OF_A_WORKER} is free")
+
+
+def _ports() -> Iterator[int]:
+    """The ports of this process, round and round from any one: beside it other workers take some.
+
+    From 30,000 on they are Kubernetes' own.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first = 12_000 + worker % 18 * PORTS_OF_A_WORKER
+    begin = random.randrange(PORTS_OF_A_WORKER)  # noqa: S311 - other runs on this machine
+    for number in itertools.count(begin):
+        yield first + number % PORTS_OF_A_WORKER
+
+
+PORTS_OF_A_WORKER = 1000
+_PORTS = _ports()
 
 
 def unprivileged_user() -> str | None:

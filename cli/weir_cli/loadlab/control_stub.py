@@ -275,7 +275,12 @@ def main() -> None:
     given = parser.parse_args()
     stub = ControlStub(setup_from_json(given.setup))
     uvicorn.run(
-        stub.app(), host="127.0.0.1", port=given.port, log_level="warning", access_log=False
+        stub.app(),
+        host="127.0.0.1",
+        port=given.port,
+        log_level="warning",
+        access_log=False,
+        timeout_keep_alive=75,  # as the control plane's: an agent's call must not meet a close
     )
 
 
