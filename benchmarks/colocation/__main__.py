@@ -20,9 +20,11 @@ from benchmarks.colocation.arms import (
     all_arms,
     pressure_arms,
 )
+from benchmarks.colocation.bench import AgentZygote, Bench
 from benchmarks.colocation.cells import Baseline, Cell, all_cells, baseline_before
 from benchmarks.colocation.report import report
-from benchmarks.colocation.runner import LEAD_S, AgentZygote, Bench, execute_all, load_run
+from benchmarks.colocation.run_folder import load_run
+from benchmarks.colocation.runner import LEAD_S, execute_all
 from benchmarks.colocation.setup import WORKLOADS
 from weir_agent.sample_model import write_sample_model
 from weir_cli.loadlab.measure import Window

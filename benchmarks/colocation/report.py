@@ -9,11 +9,12 @@ from typing import Any
 
 from benchmarks.claims import Claim, render, write_results
 from benchmarks.colocation.arms import Run
+from benchmarks.colocation.bench import Bench
 from benchmarks.colocation.bound import Bound, bound_of, step_s
 from benchmarks.colocation.cells import QUANTITIES, Baseline, baseline_of, quantity_s
 from benchmarks.colocation.judge import CellResult, Results, judge, runs_of
 from benchmarks.colocation.plot import plot
-from benchmarks.colocation.runner import Bench, load_calibration, load_run
+from benchmarks.colocation.run_folder import load_calibration, load_run
 from benchmarks.colocation.statements import WEIR, claims_of, pressure_claims
 from weir_cli.loadlab.measure import Measurement
 

@@ -9,14 +9,15 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from benchmarks.colocation.arms import ONLINE_ONLY, Run
-from benchmarks.colocation.calibrate import StepCost, calibrate
+from benchmarks.colocation.bench import Bench
+from benchmarks.colocation.calibrate import calibrate
 from benchmarks.colocation.cells import Baseline, quantity_s
 from benchmarks.colocation.control import Control, RealControl, StandIn
+from benchmarks.colocation.run_folder import calibration_file, load_run, save_run
 from benchmarks.colocation.setup import (
     MODEL,
     OFFLINE_IN_FLIGHT,
@@ -24,7 +25,6 @@ from benchmarks.colocation.setup import (
     WORKLOADS,
     EngineSetup,
     SloTarget,
-    environment,
     stock_server,
     weir_server,
 )
@@ -32,94 +32,14 @@ from weir_cli.loadlab.aimd import AimdLimit, feed_aimd
 from weir_cli.loadlab.feeders import Target, feed_offline
 from weir_cli.loadlab.live import LiveLatency
 from weir_cli.loadlab.measure import Measurement, OfflineFeed, Window, measure
-from weir_cli.loadlab.processes import (
-    Cores,
-    Server,
-    ServerError,
-    Zygote,
-    free_port,
-    start_server,
-)
-from weir_cli.loadlab.records import LatencyStats, OnlineLatency
+from weir_cli.loadlab.processes import Server, ServerError, free_port, start_server
 from weir_cli.loadlab.streaming import HttpError, exchange
 from weir_cli.loadlab.workload import OnlineRequest, offline_supply, online_requests
 
-CALIBRATION = "calibration.json"
 NOISY_FIT = 0.12
 AIMD_INTERVAL_S = 0.5
 AIMD_MARGIN = 0.95
 LEAD_S = 10.0
-
-
-class AgentZygote:
-    """The process that agents are forked from, started when the first is wanted."""
-
-    def __init__(self) -> None:
-        self._zygote: Zygote | None = None
-
-    def get(self) -> Zygote:
-        """The process; the first call takes as long as importing vLLM.
-
-        Raises:
-            ServerError: the agent cannot be imported.
-        """
-        if self._zygote is None:
-            self._zygote = Zygote(
-                "weir_agent.vllm_bridge.environment:preload",
-                "weir_agent.main:run",
-                environment=environment(),
-            )
-        return self._zygote
-
-    def stop(self) -> None:
-        """Ends the process, if there is one."""
-        if self._zygote is not None:
-            self._zygote.stop()
-            self._zygote = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bench:
-    """What all runs share. ``say`` prints a progress line."""
-
-    model: Path
-    folder: Path
-    cores: Cores
-    window: Window
-    seed: int
-    say: Callable[[str], None]
-    agents: AgentZygote
-
-
-def load_run(bench: Bench, run: Run) -> Measurement | None:
-    """A finished run's measurement; None when there is none."""
-    path = bench.folder / f"{run.key}.json"
-    return measurement_from(json.loads(path.read_text())["measurement"]) if path.exists() else None
-
-
-def save_run(bench: Bench, run: Run, measurement: Measurement, more: dict[str, Any]) -> None:
-    """Keeps a finished run; the file appears whole or not at all."""
-    path = bench.folder / f"{run.key}.json"
-    content = {
-        "run": run.key,
-        "window": dataclasses.asdict(bench.window),
-        "measurement": dataclasses.asdict(measurement),
-        **more,
-    }
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(content, indent=1))
-    part.replace(path)
-
-
-def measurement_from(given: dict[str, Any]) -> Measurement:
-    """The inverse of ``dataclasses.asdict``."""
-    online = given["online"]
-    latency = OnlineLatency(
-        requests=online["requests"],
-        failed=online["failed"],
-        **{name: LatencyStats(**online[name]) for name in ("ttft", "tbt", "tpot")},
-    )
-    return Measurement(**{**given, "online": latency, "errors": tuple(given["errors"])})
 
 
 @asynccontextmanager
@@ -279,13 +199,12 @@ async def execute_all(
 
 async def _calibrate(bench: Bench, server: Server) -> None:
     """Measures step costs once a run folder, on an idle stock server."""
-    path = bench.folder / CALIBRATION
-    if path.exists():
+    if calibration_file(bench).exists():
         return
     await _settle(server)
     target = Target(host=server.host, port=server.port, model=MODEL, extra={"ignore_eos": True})
     cost = await calibrate(target, bench.seed)
-    path.write_text(json.dumps(dataclasses.asdict(cost), indent=1))
+    calibration_file(bench).write_text(json.dumps(dataclasses.asdict(cost), indent=1))
     bench.say(
         f"calibration: {1e3 * cost.c0_s:.2f} ms fixed a step, "
         f"{cost.prefill_us_per_token():.0f} us a prefill token (prompt of 512), "
@@ -294,15 +213,6 @@ async def _calibrate(bench: Bench, server: Server) -> None:
     )
     if cost.error_share > NOISY_FIT:
         bench.say("calibration is noisy: the bound is worth nothing, is the machine busy?")
-
-
-def load_calibration(bench: Bench) -> StepCost:
-    """The step costs of this run folder.
-
-    Raises:
-        FileNotFoundError: nothing ran in it yet.
-    """
-    return StepCost(**json.loads((bench.folder / CALIBRATION).read_text()))
 
 
 async def _settle(server: Server) -> None:

@@ -18,7 +18,7 @@ from statistics import mean
 from typing import Any
 
 from benchmarks.claims import Claim, write_results
-from benchmarks.colocation.runner import AgentZygote
+from benchmarks.colocation.bench import AgentZygote
 from benchmarks.fidelity.live import Lab, run_live
 from benchmarks.fidelity.replay import Figures, of_live, simulated
 from benchmarks.fidelity.traces import FITTED, JUDGED, TRACES, FidelityTrace

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.colocation.bench import AgentZygote
 from benchmarks.colocation.calibrate import calibrate
 from benchmarks.colocation.control import StandIn
-from benchmarks.colocation.runner import AgentZygote
 from benchmarks.colocation.setup import MODEL, WORKLOADS, EngineSetup, SloTarget, weir_server
 from benchmarks.fidelity.traces import FITTED, SLO, WINDOW, FidelityTrace
 from weir_cli.loadlab.feeders import Target

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.colocation.runner import AgentZygote
+from benchmarks.colocation.bench import AgentZygote
 from benchmarks.colocation.setup import TRACE
 from benchmarks.fidelity import replay
 from benchmarks.fidelity.__main__ import judge
