@@ -3,6 +3,7 @@
 Shapes are sums over the step's requests, so that adding a request is a few additions.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -32,6 +33,14 @@ class StepShape(NamedTuple):
     def tokens(self) -> int:
         """Tokens computed by the step."""
         return self.prefill_tokens + self.decode_requests
+
+    @classmethod
+    def of_decodes(cls, computed_tokens: Sequence[int]) -> "StepShape":
+        """One more token of each of some requests, on top of so many computed ones."""
+        count = len(computed_tokens)
+        if not count:
+            return EMPTY_SHAPE
+        return cls(0, 0.0, 0, count, sum(computed_tokens) + count, max(computed_tokens) + 1)
 
     def with_prefill(self, new_tokens: int, computed_tokens: int) -> "StepShape":
         """The shape with one more prefill of ``new_tokens`` on top of ``computed_tokens``."""

@@ -159,16 +159,15 @@ class StepDraft:
         if offline:
             self.offline_blocks += blocks
 
-    def add_decodes(self, works: Sequence[Work], computed_tokens: Sequence[int]) -> None:
-        """One token each of requests that decode, on top of those computed of each."""
+    def add_decodes(self, works: Sequence[Work], decodes: StepShape) -> None:
+        """One token each of requests that decode; ``decodes`` is what these compute."""
         if not works:
             return
-        count = len(works)
         self._shape = None
-        self.decode_requests += count
-        self.decode_context += sum(computed_tokens) + count
-        self.decode_longest = max(self.decode_longest, max(computed_tokens) + 1)
-        self.tokens_left -= count
+        self.decode_requests += decodes.decode_requests
+        self.decode_context += decodes.decode_context
+        self.decode_longest = max(self.decode_longest, decodes.decode_longest)
+        self.tokens_left -= len(works)
         self.work += works
 
     def decode_blocks(self, computed_tokens: Sequence[int]) -> int:

@@ -39,6 +39,7 @@ class PromptGathering(StepListener):
         self._steps: dict[int, float] = {}
         self._seconds: dict[int, float] = {}
         self._tokens: dict[int, float] = {}
+        self._prices: dict[int, float] = {}  # of a token, by the tiles seen often enough
 
     def waits(self, draft: StepDraft, free_slots: int, decodes: int) -> bool:
         """True while too few slots are free for a step with prompts, unless it has some anyway."""
@@ -53,15 +54,13 @@ class PromptGathering(StepListener):
 
         Online and offline prompts together get one tile beside the ``decodes`` at least.
         """
-        prices = {
-            tile: self._seconds[tile] / self._tokens[tile]
-            for tile, steps in self._steps.items()
-            if steps >= _LEAST_STEPS
-            and decodes + _TILE_TOKENS <= tile * _TILE_TOKENS <= fitting_tokens
-        }
-        if not prices:
-            return fitting_tokens
-        return min(prices, key=lambda tile: prices[tile]) * _TILE_TOKENS
+        least = decodes + _TILE_TOKENS
+        prices = [
+            (price, tile)
+            for tile, price in self._prices.items()
+            if least <= tile * _TILE_TOKENS <= fitting_tokens
+        ]
+        return min(prices)[1] * _TILE_TOKENS if prices else fitting_tokens
 
     @override
     def on_commit(self, plan: StepPlan, outcome: StepOutcome) -> None:
@@ -77,3 +76,5 @@ class PromptGathering(StepListener):
         self._steps[tile] = self._steps.get(tile, 0.0) * _KEEP + 1
         self._tokens[tile] = self._tokens.get(tile, 0.0) * _KEEP + prompts
         self._seconds[tile] = self._seconds.get(tile, 0.0) * _KEEP + beyond_s
+        if self._steps[tile] >= _LEAST_STEPS:
+            self._prices[tile] = self._seconds[tile] / self._tokens[tile]

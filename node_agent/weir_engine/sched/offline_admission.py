@@ -122,14 +122,13 @@ def _may_join(draft: StepDraft, request: Request) -> bool:
 
 def _running_growth(draft: StepDraft, running: list[Request]) -> int:
     """Blocks that running requests will still ask for until their expected ends."""
-    size = draft.block_size_tokens
+    size = -draft.block_size_tokens  # dividing by it rounds up, to less
     growth = 0
     for request in running:
         outputs = request.expected_output_tokens or request.max_output_tokens
         if outputs <= request.output_tokens:
             outputs = request.output_tokens + 1
-        end = request.prompt_tokens + outputs
-        growth += -(-end // size) - -(-request.computed_tokens // size)
+        growth += request.computed_tokens // size - (request.prompt_tokens + outputs) // size
     return growth
 
 

@@ -5,7 +5,10 @@ its limit, or takes a block or a slot beyond the policy. Source: HyGen Algorithm
 the threshold is Echo's (§5.3).
 """
 
+from typing import NamedTuple, Self
+
 from weir_engine.config import Policy
+from weir_engine.latency.features import StepShape
 from weir_engine.latency.models import LatencyModel
 from weir_engine.request import Request
 from weir_engine.sched.account import OnlineLoad
@@ -21,6 +24,20 @@ from weir_engine.sched.step_room import StepRoom
 # one over thousands of tokens of context does. Below, what counts is to finish what has begun. A
 # CPU lane finishes it without the GPU's time: there, where a decode takes longer than one token.
 _DEAR_DECODE = 10.0
+
+
+class _Decodes(NamedTuple):
+    """Requests that decode, what is computed of each, and what a token more of all computes."""
+
+    requests: list[Request]
+    computed: list[int]
+    shape: StepShape
+
+    @classmethod
+    def of(cls, requests: list[Request]) -> Self:
+        """Of these requests."""
+        computed = [request.computed_tokens for request in requests]
+        return cls(requests, computed, StepShape.of_decodes(computed))
 
 
 class OfflinePhase:
@@ -56,13 +73,14 @@ class OfflinePhase:
         if limit_s <= load.base_s:
             return
         must_move = load.base_s == 0.0  # a step that may run always does something
-        decoding, prefilling = self._by_phase(running)
+        requests, prefilling = self._by_phase(running)
+        decoding = _Decodes.of(requests)
         online_decodes = draft.decode_requests
         blocked = False
         prefill_first = self._prompts_first(draft, decoding, limit_s)
         if not prefill_first:
             blocked = self._decodes(draft, policy, decoding, limit_s, must_move=must_move)
-            self._size_step(draft, policy, decoding, limit_s)
+            self._size_step(draft, policy, len(requests), limit_s)
         blocked |= self._prefills(draft, policy, prefilling, limit_s, must_move=must_move)
         if prefill_first:
             if not blocked:
@@ -76,34 +94,32 @@ class OfflinePhase:
             return
         added = draft.decode_requests - online_decodes
         # Those that are held back already are company enough.
-        alone = added == len(decoding) and not prefill_first
-        if alone and not self._gathers(draft, policy, decoding):
+        alone = added == len(requests) and not prefill_first
+        if alone and not self._gathers(draft, policy, len(requests)):
             self._admission.fill(draft, policy, running, load.now_s, limit_s, must_move=must_move)
 
-    def _prompts_first(self, draft: StepDraft, decoding: list[Request], limit_s: float) -> bool:
+    def _prompts_first(self, draft: StepDraft, decoding: _Decodes, limit_s: float) -> bool:
         """As set, else True when time ends the step and decodes are dear."""
         if self._prefill_first is not None:
             return self._prefill_first
         return self._room.prefers_prompts(
             draft.shape,
-            [request.computed_tokens for request in decoding],
+            decoding.shape,
             limit_s,
             draft.tokens_left,
             dear=_DEAR_DECODE if self._state.lane is None else 1.0,
         )
 
-    def _gathers(self, draft: StepDraft, policy: Policy, decoding: list[Request]) -> bool:
+    def _gathers(self, draft: StepDraft, policy: Policy, decodes: int) -> bool:
         """True while prompts wait for more slots to come free."""
         if self._gathering is None:
             return False
-        return self._gathering.waits(draft, free_slots(draft, policy), len(decoding))
+        return self._gathering.waits(draft, free_slots(draft, policy), decodes)
 
-    def _size_step(
-        self, draft: StepDraft, policy: Policy, decoding: list[Request], limit_s: float
-    ) -> None:
+    def _size_step(self, draft: StepDraft, policy: Policy, decodes: int, limit_s: float) -> None:
         """Leaves prompts no more tokens than are cheap, where slots are short."""
         free = free_slots(draft, policy)
-        if self._gathering is None or not self._gathering.short(free, len(decoding)):
+        if self._gathering is None or not self._gathering.short(free, decodes):
             return
         tokens = draft.shape.tokens
         fitting = self._room.prompt_tokens(draft.shape, 0, limit_s, draft.tokens_left)
@@ -129,7 +145,7 @@ class OfflinePhase:
         self,
         draft: StepDraft,
         policy: Policy,
-        decoding: list[Request],
+        decoding: _Decodes,
         limit_s: float,
         *,
         must_move: bool,
@@ -138,23 +154,24 @@ class OfflinePhase:
         step, held_until = self._state.step + 1, self._state.held_until
         held = {name for name, until in held_until.items() if until > step and not must_move}
         if held:
-            decoding = [request for request in decoding if request.id not in held]
-        decoding = decoding[: max(draft.tokens_left, 0)]
-        computed = [request.computed_tokens for request in decoding]
-        count = self._room.decodes(draft.shape, computed, limit_s)
-        if must_move and decoding and not draft.work:
-            count = max(count, 1)
-        fitting = decoding[:count]
-        computed = computed[:count]
-        blocks = draft.decode_blocks(computed)
+            decoding = _Decodes.of([r for r in decoding.requests if r.id not in held])
+        if len(decoding.requests) > draft.tokens_left:
+            decoding = _Decodes.of(decoding.requests[: max(draft.tokens_left, 0)])
+        if not self._room.fit(draft.shape, decoding.shape, limit_s):
+            count = self._room.decodes(draft.shape, decoding.computed, limit_s)
+            if must_move and not draft.work:
+                count = max(count, 1)
+            decoding = _Decodes.of(decoding.requests[:count])
+        count = len(decoding.requests)
+        blocks = draft.decode_blocks(decoding.computed)
         if not self._may_grow(draft, policy, blocks):
             # As many as there are blocks for, the oldest first; those within a block go on.
-            fitting = self._growing(draft, policy, fitting)
-            computed = [request.computed_tokens for request in fitting]
-            blocks = draft.decode_blocks(computed)
+            decoding = _Decodes.of(self._growing(draft, policy, decoding.requests))
+            blocks = draft.decode_blocks(decoding.computed)
         draft.take_blocks(blocks, offline=True)
-        draft.add_decodes([self._state.decode_work[r.id] for r in fitting], computed)
-        return len(fitting) < count
+        works = [self._state.decode_work[request.id] for request in decoding.requests]
+        draft.add_decodes(works, decoding.shape)
+        return len(works) < count
 
     def _growing(self, draft: StepDraft, policy: Policy, fitting: list[Request]) -> list[Request]:
         free = min(draft.blocks_left, policy.offline_kv_blocks - draft.offline_blocks)

@@ -6,6 +6,7 @@ Offline requests give way for blocks and slots. Source: HyGen Algorithm 1, phase
 from math import inf
 from typing import TypedDict
 
+from weir_engine.latency.features import StepShape
 from weir_engine.latency.models import LatencyModel
 from weir_engine.request import Request
 from weir_engine.sched.account import OnlineLoad
@@ -140,7 +141,8 @@ class OnlinePhase:
         blocks = draft.decode_blocks(computed)
         if blocks <= draft.blocks_left and len(decoding) <= draft.tokens_left:
             draft.take_blocks(blocks, offline=False)
-            draft.add_decodes([self._state.decode_work[r.id] for r in decoding], computed)
+            works = [self._state.decode_work[r.id] for r in decoding]
+            draft.add_decodes(works, StepShape.of_decodes(computed))
             return
         for request in decoding:
             self._decode(draft, request)
@@ -152,7 +154,8 @@ class OnlinePhase:
         if blocks > draft.blocks_left and not self._make_room(draft, request, blocks):
             return
         draft.take_blocks(blocks, offline=False)
-        draft.add_decodes([self._state.decode_work[request.id]], [request.computed_tokens])
+        decode = StepShape.of_decodes([request.computed_tokens])
+        draft.add_decodes([self._state.decode_work[request.id]], decode)
 
     def _prefill(
         self, draft: StepDraft, running: list[Request], load: OnlineLoad, now_s: float

@@ -117,7 +117,7 @@ class PackedStep:
             if share.restores:
                 draft.restore.append(share.request.id)
             if share.decodes:
-                draft.add_decodes([share.work], [share.computed_tokens])
+                draft.add_decodes([share.work], StepShape.of_decodes([share.computed_tokens]))
             else:
                 draft.add_prefill(share.work, share.computed_tokens)
 

@@ -44,25 +44,23 @@ class StepRoom:
 
     def decodes(self, shape: StepShape, computed_tokens: list[int], limit_s: float) -> int:
         """How many decodes on top of so many tokens each fit, from the first on."""
-
-        def predicted_s(count: int) -> float:
-            return self._model.predict(_with_decodes(shape, computed_tokens[:count]))
-
         low, high = 0, len(computed_tokens)
-        if high and predicted_s(high) <= limit_s:
-            return high
         while low < high:
             middle = (low + high + 1) // 2
-            if predicted_s(middle) <= limit_s:
+            if self.fit(shape, StepShape.of_decodes(computed_tokens[:middle]), limit_s):
                 low = middle
             else:
                 high = middle - 1
         return low
 
+    def fit(self, shape: StepShape, decodes: StepShape, limit_s: float) -> bool:
+        """True when there is time for some decodes too."""
+        return self._model.predict(shape.plus(decodes)) <= limit_s
+
     def prefers_prompts(
         self,
         shape: StepShape,
-        computed_tokens: list[int],
+        decodes: StepShape,
         limit_s: float,
         tokens_left: int,
         *,
@@ -70,30 +68,14 @@ class StepRoom:
     ) -> bool:
         """True when time ends the step and a decode costs over ``dear`` tokens of a prompt.
 
-        Asked of the step with all the decodes, on top of so many tokens each, and a prompt of as
-        many tokens as are left.
+        Asked of the step with all the ``decodes`` and a prompt of as many tokens as are left.
         """
-        count = len(computed_tokens)
+        count = decodes.decode_requests
         left = tokens_left - count
         if left < 1 or not count:
             return False
         full = shape.with_prefill(left, 0)
         prompt_s = self._model.predict(full)
-        full_s = self._model.predict(_with_decodes(full, computed_tokens))
+        full_s = self._model.predict(full.plus(decodes))
         each_s = (prompt_s - self._model.predict(shape)) / left
         return full_s > limit_s and full_s - prompt_s > dear * each_s * count
-
-
-def _with_decodes(shape: StepShape, computed_tokens: list[int]) -> StepShape:
-    """The shape with decodes on top of so many tokens each in it too."""
-    count = len(computed_tokens)
-    if not count:
-        return shape
-    return StepShape(
-        shape.prefill_tokens,
-        shape.prefill_history,
-        shape.prefill_requests,
-        shape.decode_requests + count,
-        shape.decode_context + sum(computed_tokens) + count,
-        max(shape.decode_longest, max(computed_tokens) + 1),
-    )

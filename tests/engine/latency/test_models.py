@@ -181,6 +181,11 @@ def test_a_decode_costs_what_it_adds(name: str, shape: StepShape, context: int) 
     assert model.decode_cost(context, shape) == pytest.approx(added, rel=1e-6, abs=1e-9)
 
 
+def test_decodes_together_are_what_they_are_one_by_one() -> None:
+    assert StepShape.of_decodes([3, 9]) == EMPTY_SHAPE.with_decode(4).with_decode(10)
+    assert StepShape.of_decodes([]) == EMPTY_SHAPE
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_an_empty_step_takes_no_time_and_teaches_nothing(name: str) -> None:
     model = create(name)

@@ -191,6 +191,17 @@ def test_a_policy_budget_bounds_the_step() -> None:
     assert STEP_S + TOKEN_S * plan.shape.tokens <= 0.025 + 1e-9
 
 
+def test_where_no_decode_fits_a_step_does_one_all_the_same() -> None:
+    engine = MiniEngine(
+        policy=Policy(offline_kv_blocks=50, offline_seq_slots=5, step_budget_s=STEP_S / 2)
+    )
+    for name in ("first", "second"):
+        engine.add(request(name, online=False, prompt=4, output=6))
+    while engine.live:
+        assert len(engine.step().work) == 1
+    assert engine.ended == {"first": 1, "second": 1}
+
+
 def test_a_held_decode_is_held_for_several_steps() -> None:
     tight = Slo(metric=Metric.TBT, statistic="p99", threshold_s=0.0135)
     engine = MiniEngine(slos=(tight,), blocks=200)
