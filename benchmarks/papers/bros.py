@@ -11,12 +11,12 @@ from typing import Any
 
 from benchmarks.papers.bros_report import claims_of, notes_of, tables_of
 from benchmarks.papers.bros_run import Outcome, Setup, shorter, simulate
-from benchmarks.papers.bros_studies import BEST_VLLM, MAIN, MORE, STUDIES, VLLM, Rates, Study
+from benchmarks.papers.bros_studies import BEST_VLLM, MORE, STUDIES, VLLM, Rates, Study
 from benchmarks.papers.paper import Options, PaperResult, chosen, joined, kept, parallel
 
 
 def run(options: Options) -> PaperResult:
-    """The paper's set-up, and RTX PRO 6000 with as large a cache."""
+    """The paper's set-up, RTX PRO 6000 with as large a cache, and Weir and BROS for longer."""
     return joined(_run(study, options) for study in chosen(options, STUDIES))
 
 
@@ -33,13 +33,13 @@ def _seed(study: Study, seed: int, options: Options) -> Rates:
     cells = [
         (study, rate_s, seed, arm)
         for rate_s in study.rates_s
-        for arm in (*MAIN, *(MORE if rate_s == study.more_at_s else ()))
+        for arm in (*study.arms, *(MORE if rate_s == study.more_at_s else ()))
     ]
     found = parallel(options, _Cell(options), cells)
     rates: Rates = {rate_s: {} for rate_s in study.rates_s}
     for (_, rate_s, _, arm), outcome in zip(cells, found, strict=True):
         rates[rate_s][arm] = outcome
-    for arms in rates.values():
+    for arms in rates.values() if VLLM[0] in study.arms else ():
         arms[BEST_VLLM] = min((arms[arm] for arm in VLLM), key=lambda o: o.latency_s)
     return rates
 

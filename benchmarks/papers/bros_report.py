@@ -7,7 +7,7 @@ from statistics import fmean
 
 from benchmarks.claims import Claim
 from benchmarks.papers.ablation import NO_ROOM, PROMPTS_ALONE
-from benchmarks.papers.bros_run import Outcome
+from benchmarks.papers.bros_run import PAGED, Outcome
 from benchmarks.papers.bros_studies import BEST_VLLM, MAIN, MORE, VLLM, Arms, Rates, Study
 from benchmarks.papers.paper import Table, spread
 
@@ -65,8 +65,10 @@ _ATTAINED = (
 
 def claims_of(study: Study, seeds: list[Rates]) -> list[Claim]:
     """The headlines of one study; only the paper's set-up has its targets."""
-    at = "bros/" if study.is_main else f"bros/{study.name}/"
+    at = "bros/" if study.is_main else f"bros/{study.name.replace(', ', '-').replace(' ', '-')}/"
     where = "" if study.is_main else f" ({study.name})"
+    if BEST_VLLM not in next(iter(seeds[0].values())):
+        return _weir_claims(f"weir/{at}", where, seeds)
 
     def share(name: str, what: str, values: list[float], target: str | None) -> Claim:
         goal = target if study.is_main else None
@@ -129,6 +131,8 @@ def _weir_claims(at: str, where: str, seeds: list[Rates]) -> list[Claim]:
 def notes_of(study: Study, seeds: list[Rates]) -> list[str]:
     """At which rates a headline holds, for its mean hides it, and why others are missed."""
     parts = []
+    if BEST_VLLM not in seeds[0][study.rates_s[0]]:
+        return []
     for rate_s in study.rates_s:
         own = [rates[rate_s] for rates in seeds]
         latency = fmean(1 - a["BROS"].latency_s / a[BEST_VLLM].latency_s for a in own)
@@ -174,10 +178,12 @@ def _weirs_reason(rate_s: float, seeds: list[Arms]) -> str:
         return f"{offline_s:.2f} offline requests a second at {ttft:.1%} of TTFT"
 
     return (
-        f"At {rate_s:g}/s the cache is full, and Weir preempts by recomputation where BROS copies: "
-        f"BROS finishes {said('BROS')}, Weir {said('weir')}; without the TTFT objective "
-        f"{said('weir, TPOT alone')}; with prompts that have time to spare as alone as others "
-        f"{said(PROMPTS_ALONE)}; with no block kept free for online requests "
+        f"At {rate_s:g}/s the cache is full. On blocks filled from both ends BROS finishes "
+        f"{said('BROS')}, Weir {said('weir')}; on blocks of one request each, where what gives way "
+        f"is computed again, BROS {said('BROS, paged')}, Weir {said(PAGED)}. On the first Weir "
+        f"finishes without the TTFT objective {said('weir, TPOT alone')}; with prompts that have "
+        f"time to spare as alone as others {said(PROMPTS_ALONE)}; with no block kept free for "
+        f"online requests "
         f"{said(NO_ROOM)}."
     )
 

@@ -67,11 +67,15 @@ class Outcome:
     step_s: float
 
 
+PAGED = "weir, paged"
+"""Weir on KV blocks that no two requests fill, as vLLM's."""
+
 _PRESETS = {
     "BROS": "bros",
     "BROS, most empty block": "bros",
     "BROS, paged": "bros-paged",
     "weir": "weir",
+    PAGED: "weir",
     "weir, TPOT alone": "weir",
     PROMPTS_ALONE: "weir",
     NO_ROOM: "weir",
@@ -115,6 +119,8 @@ def _replica(setup: Setup, arm: str) -> Replica:
     )
     preset = _PRESETS.get(arm)
     manager: Callable[..., KvManager] = KvManager if preset is None else SEATS[preset].manager
+    if preset == "weir" and arm != PAGED:  # the engine that BROS has
+        manager = BidirectionalKvManager
     if arm == "BROS, most empty block":  # claimed as BROS §5.2 says
         manager = partial(BidirectionalKvManager, order=most_empty_first)
     return Replica(

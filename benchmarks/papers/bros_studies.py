@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks.papers.ablation import NO_ROOM, PROMPTS_ALONE
-from benchmarks.papers.bros_run import Outcome
+from benchmarks.papers.bros_run import PAGED, Outcome
 
 VLLM = ("vLLM, prompts first", "vLLM, mixed steps")
-MAIN = (*VLLM, "round robin", "BROS, paged", "BROS", "weir")
+MAIN = (*VLLM, "round robin", "BROS, paged", "BROS", PAGED, "weir")
 MORE = (
     "BROS, most empty block",
     "weir, TPOT alone",
@@ -24,7 +24,7 @@ BEST_VLLM = "vLLM"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Study:
-    """One profile, some rates; at ``more_at_s`` the further arms run too."""
+    """One profile, some rates, ``arms`` at each; at ``more_at_s`` the further ones run too."""
 
     name: str
     profile: str
@@ -33,6 +33,7 @@ class Study:
     window_s: float = 60.0
     kv_tokens: int | None = None
     more_at_s: float | None = None
+    arms: tuple[str, ...] = MAIN
 
     @property
     def is_main(self) -> bool:
@@ -49,6 +50,15 @@ STUDIES = (
         rates_s=(6.0,),
         seeds=2,
         kv_tokens=58_000,
+    ),
+    # What the first seconds of a run are worth, in which nothing has been measured yet.
+    Study(
+        name="opt-13b, 5 min",
+        profile=OPT,
+        rates_s=(2.0, 4.0, 6.0),
+        seeds=2,
+        window_s=300.0,
+        arms=("BROS", "weir"),
     ),
 )
 

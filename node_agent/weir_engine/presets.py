@@ -302,6 +302,7 @@ def build_scheduler(  # noqa: PLR0913 - the composition root
             keeps_room=seats.keep_room and (lane is not None or _has_ttft_tail(slos)),
             stagger_prompts=seats.stagger_prompts,
             joins_beside_decodes=seats.full_bursts and not _has_ttft_mean(slos),
+            swap=parts.swap,
             packing=None if seats.packing is None else seats.packing(parts),
         ),
         policy=policy,

@@ -11,6 +11,7 @@ from weir_engine.config import Policy
 from weir_engine.ids import BlockHash
 from weir_engine.request import Request
 from weir_engine.sched.draft import StepDraft
+from weir_engine.sched.kv_growth import GrowthToEnds, GrowthToPeak, KvGrowth
 from weir_engine.sched.online_room import OnlineRoom
 from weir_engine.sched.state import SchedulerState
 from weir_engine.sched.step_room import StepRoom
@@ -23,9 +24,18 @@ class OfflineAdmission:
     """Puts preempted requests, then those of the pool, into a step that has room for more."""
 
     def __init__(
-        self, state: SchedulerState, step_room: StepRoom, online_room: OnlineRoom | None
+        self,
+        state: SchedulerState,
+        step_room: StepRoom,
+        online_room: OnlineRoom | None,
+        *,
+        to_peak: bool = False,
     ) -> None:
-        """``online_room`` None: admissions leave no block free."""
+        """``online_room`` None: admissions leave no block free.
+
+        ``to_peak``: requests that lack blocks lose nothing, so what they hold at most is enough.
+        """
+        self._growth: type[GrowthToEnds | GrowthToPeak] = GrowthToPeak if to_peak else GrowthToEnds
         self._state = state
         self._step_room = step_room
         self._online_room = online_room
@@ -45,7 +55,7 @@ class OfflineAdmission:
             return
         if any(map(_SOLO, running)):
             return
-        growth = _running_growth(draft, running)
+        growth: KvGrowth = self._growth(draft, running)
         spare = self._spare_blocks(draft)
         pool = self._state.pool.candidates(_CANDIDATES, now_s)
         awaited: tuple[int, BlockHash] | None = None  # the block that the last one waited for
@@ -65,14 +75,12 @@ class OfflineAdmission:
             tokens = self._step_room.chunk_tokens(
                 draft, hit.tokens, remaining, limit_s, must_move=must_move
             )
-            whole = draft.blocks_for(hit.tokens, remaining)
-            later = _later_blocks(draft, request)
-            need = whole + draft.hit_blocks(hit) + growth
-            fits = need <= draft.blocks_left - spare
-            allowed = draft.offline_blocks + need + later <= policy.offline_kv_blocks
+            need = growth.need(draft, request, hit.tokens, draft.hit_blocks(hit))
+            fits = need.free <= draft.blocks_left - spare
+            allowed = draft.offline_blocks + need.held <= policy.offline_kv_blocks
             if tokens == 0 or not (fits and allowed):
                 return
-            growth += whole - draft.blocks_for(hit.tokens, tokens) + later
+            growth.admit(draft, request, hit.tokens, tokens)
             draft.admit(request, hit, tokens, reason="offline-admit")
             draft.computing.update(request.block_hashes[hit.tokens // draft.block_size_tokens :])
             if request.solo:
@@ -118,23 +126,3 @@ def _useful_blocks(draft: StepDraft, request: Request) -> int:
 def _may_join(draft: StepDraft, request: Request) -> bool:
     """False for what this very step preempted, and for a solo request that has company."""
     return request.id not in draft.preempted and not (request.solo and draft.offline_seqs)
-
-
-def _running_growth(draft: StepDraft, running: list[Request]) -> int:
-    """Blocks that running requests will still ask for until their expected ends."""
-    size = -draft.block_size_tokens  # dividing by it rounds up, to less
-    growth = 0
-    for request in running:
-        outputs = request.expected_output_tokens or request.max_output_tokens
-        if outputs <= request.output_tokens:
-            outputs = request.output_tokens + 1
-        growth += request.computed_tokens // size - (request.prompt_tokens + outputs) // size
-    return growth
-
-
-def _later_blocks(draft: StepDraft, request: Request) -> int:
-    """Blocks it will ask for beyond its known tokens until its expected end."""
-    known = request.known_tokens
-    outputs = request.expected_output_tokens or request.max_output_tokens
-    end = request.prompt_tokens + max(outputs, request.output_tokens + 1)
-    return draft.blocks_for(known, end - known)

@@ -12,11 +12,13 @@ from weir_engine.latency.features import StepShape
 from weir_engine.latency.models import LatencyModel
 from weir_engine.request import Request
 from weir_engine.sched.account import OnlineLoad
+from weir_engine.sched.both_ends import BothEnds
 from weir_engine.sched.draft import StepDraft
 from weir_engine.sched.gathering import PromptGathering
 from weir_engine.sched.offline_admission import OfflineAdmission, free_slots
 from weir_engine.sched.online_room import OnlineRoom
 from weir_engine.sched.plan import Work
+from weir_engine.sched.restoring import Restoring, may_grow
 from weir_engine.sched.state import SchedulerState
 from weir_engine.sched.step_room import StepRoom
 
@@ -48,6 +50,7 @@ class OfflinePhase:
         state: SchedulerState,
         *,
         model: LatencyModel,
+        ends: BothEnds,
         prefill_first: bool | None = False,
         gathering: PromptGathering | None = None,
         room: OnlineRoom | None = None,
@@ -58,10 +61,12 @@ class OfflinePhase:
         join at once. ``room`` None: admissions leave no block free.
         """
         self._state = state
+        self._ends = ends
         self._room = StepRoom(model)
+        self._restoring = Restoring(state, ends, self._room)
         self._prefill_first = prefill_first
         self._gathering = gathering
-        self._admission = OfflineAdmission(state, self._room, room)
+        self._admission = OfflineAdmission(state, self._room, room, to_peak=ends.there)
 
     def fill(self, draft: StepDraft, policy: Policy, load: OnlineLoad, limit_s: float) -> None:
         """Add offline work as long as the predicted step stays within ``limit_s``."""
@@ -73,7 +78,8 @@ class OfflinePhase:
         if limit_s <= load.base_s:
             return
         must_move = load.base_s == 0.0  # a step that may run always does something
-        requests, prefilling = self._by_phase(running)
+        whole, lacking = self._restoring.parted(draft, running)
+        requests, prefilling = self._by_phase(whole)
         decoding = _Decodes.of(requests)
         online_decodes = draft.decode_requests
         blocked = False
@@ -88,11 +94,11 @@ class OfflinePhase:
                     draft, policy, running, load.now_s, limit_s, must_move=must_move
                 )
             blocked |= self._decodes(draft, policy, decoding, limit_s, must_move=must_move)
-        if blocked:
-            if not any(work.reason.startswith("offline") for work in draft.work):
-                self._give_way(draft, running)
-            return
         added = draft.decode_requests - online_decodes
+        blocked |= self._restoring.fill(draft, policy, lacking, limit_s, must_move=must_move)
+        if blocked:
+            self._give_way(draft, running)
+            return
         # Those that are held back already are company enough.
         alone = added == len(requests) and not prefill_first
         if alone and not self._gathers(draft, policy, len(requests)):
@@ -164,7 +170,7 @@ class OfflinePhase:
             decoding = _Decodes.of(decoding.requests[:count])
         count = len(decoding.requests)
         blocks = draft.decode_blocks(decoding.computed)
-        if not self._may_grow(draft, policy, blocks):
+        if not may_grow(draft, policy, blocks):
             # As many as there are blocks for, the oldest first; those within a block go on.
             decoding = _Decodes.of(self._growing(draft, policy, decoding.requests))
             blocks = draft.decode_blocks(decoding.computed)
@@ -202,7 +208,7 @@ class OfflinePhase:
             if tokens == 0:
                 break
             blocks = draft.blocks_for(computed, tokens)
-            if not self._may_grow(draft, policy, blocks):
+            if not may_grow(draft, policy, blocks):
                 blocked = True
                 continue
             draft.take_blocks(blocks, offline=True)
@@ -210,15 +216,14 @@ class OfflinePhase:
             draft.add_prefill(work, computed)
         return blocked
 
-    def _may_grow(self, draft: StepDraft, policy: Policy, blocks: int) -> bool:
-        if blocks == 0:
-            return True
-        within = draft.offline_blocks + blocks <= policy.offline_kv_blocks
-        return within and blocks <= draft.blocks_left
-
     def _give_way(self, draft: StepDraft, running: list[Request]) -> None:
-        """Offline requests block each other: the last arrival frees its blocks for the others."""
-        if len(running) == 1:  # it waits for the threshold to rise
+        """Offline requests block each other: the last arrival frees its blocks for the others.
+
+        Not where online works on blocks with two ends: what it has taken comes free again.
+        """
+        if any(work.reason.startswith("offline") for work in draft.work):
             return
+        if len(running) == 1 or (self._ends.there and draft.work):
+            return  # alone it waits for the threshold to rise
         last = max(running, key=lambda request: (request.arrival_s, request.id))
         draft.drop(last, self._state.kv.releasable_blocks(last.id), reason="offline-needs-room")

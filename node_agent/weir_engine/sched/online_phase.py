@@ -10,6 +10,7 @@ from weir_engine.latency.features import StepShape
 from weir_engine.latency.models import LatencyModel
 from weir_engine.request import Request
 from weir_engine.sched.account import OnlineLoad
+from weir_engine.sched.both_ends import BothEnds
 from weir_engine.sched.budget import StepBudget
 from weir_engine.sched.draft import StepDraft
 from weir_engine.sched.order import OnlineOrder
@@ -45,6 +46,7 @@ class OnlinePhase:
         budget: StepBudget,
         order: OnlineOrder,
         pace: Pace | None,
+        ends: BothEnds,
         stagger_prompts: bool = False,
         joins_beside_decodes: bool = False,
     ) -> None:
@@ -58,6 +60,7 @@ class OnlinePhase:
         self._budget = budget
         self._order = order
         self._pace = pace
+        self._ends = ends
         self._stagger_prompts = stagger_prompts
         self._joins_beside_decodes = joins_beside_decodes
 
@@ -211,7 +214,8 @@ class OnlinePhase:
         # vLLM admits a prompt only when all of it fits.
         whole = draft.blocks_for(hit.tokens, request.known_tokens - hit.tokens)
         missing_slot = draft.seqs_left < 1
-        if whole + draft.hit_blocks(hit) > draft.blocks_left or missing_slot:
+        lacking = whole + draft.hit_blocks(hit) - draft.blocks_left
+        if missing_slot or self._ends.claimed(draft, lacking) is None:
             # Those who give way may hold blocks of the hit: it is counted whole.
             whole += hit.tokens // draft.block_size_tokens
             made = self._make_room(draft, request, whole, slots=int(missing_slot), admit=True)
@@ -254,8 +258,15 @@ class OnlinePhase:
         slots: int = 0,
         admit: bool = False,
     ) -> bool:
-        """Preempt until ``blocks`` and ``slots`` are free; False when the request must wait."""
+        """Preempt until ``blocks`` and ``slots`` are free; False when the request must wait.
+
+        Fronts of offline's blocks, where the engine has them, are taken before any request gives
+        way: nothing is computed again.
+        """
         kv = self._state.kv
+        lacking = blocks - draft.blocks_left
+        if not (slots or admit) and self._ends.claimed(draft, lacking) is not None:
+            return True
         offline = [
             candidate
             for candidate in self._state.running_offline.values()
@@ -263,7 +274,7 @@ class OnlinePhase:
         ]
         victims = offline_victims(
             offline,
-            blocks=blocks - draft.blocks_left,
+            blocks=lacking,
             slots=slots,
             releasable=lambda victim: draft.freed_by(kv.releasable_blocks(victim)),
         )

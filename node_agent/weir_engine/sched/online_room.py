@@ -10,6 +10,8 @@ from weir_engine.sched.state import SchedulerState
 _AGAIN_SHARE: Final = 0.08
 # Room is kept for no more than so many standard deviations of what online requests hold.
 _MOST_DEVIATIONS: Final = 0.5
+# The same where online takes single blocks of a request, which then waits with all of the others.
+_BOTH_ENDS_DEVIATIONS: Final = 0.2
 _OFFLINE_PROMPT: Final = frozenset({"offline-admit", "offline-prefill"})
 
 
@@ -21,13 +23,15 @@ class OnlineRoom:
     more than a twelfth of the offline tokens are computed again, and less otherwise: between none
     and half a standard deviation of what online requests hold, their number taken as Poisson. With
     a CPU lane it is one standard deviation: prompts that give way start again, while decodes that
-    give way, or wait for the room, go on at the lane.
+    give way, or wait for the room, go on at the lane. With ``both_ends`` of the blocks in use
+    nothing is computed again and it is always a fifth of a deviation.
 
     Source: Weir.
     """
 
-    def __init__(self, state: SchedulerState) -> None:
+    def __init__(self, state: SchedulerState, *, both_ends: bool = False) -> None:
         self._state = state
+        self._both_ends = both_ends
         self._blocks = 0.0
 
     def spare_blocks(self, online_blocks: int) -> float:
@@ -35,6 +39,8 @@ class OnlineRoom:
         deviation = self._deviation(online_blocks)
         if self._state.lane is not None:
             return deviation
+        if self._both_ends:
+            return _BOTH_ENDS_DEVIATIONS * deviation
         return min(self._blocks, _MOST_DEVIATIONS * deviation)
 
     def on_begin(self, plan: StepPlan) -> None:

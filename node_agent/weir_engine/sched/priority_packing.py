@@ -11,13 +11,13 @@ from typing_extensions import override
 
 from weir_engine.config import Policy
 from weir_engine.ids import RequestId
-from weir_engine.kv.view import BothEndsView, Missing
 from weir_engine.latency.features import EMPTY_SHAPE
 from weir_engine.latency.models import LatencyModel
 from weir_engine.latency.swap import SwapModel
 from weir_engine.request import Request
 from weir_engine.sched.account import StepLimit
 from weir_engine.sched.batch_size import BatchSize
+from weir_engine.sched.both_ends import BothEnds
 from weir_engine.sched.draft import StepDraft
 from weir_engine.sched.listener import StepListener
 from weir_engine.sched.offline_admission import waits_for_leader
@@ -31,7 +31,6 @@ from weir_engine.sched.state import SchedulerState
 _GUARD = 0.95  # quantile of the step's duration that a deadline must survive
 _CANDIDATES = 64
 _IN_TIME, _LATE = "least-remaining", "least-remaining-late"
-_NOTHING_MISSING = Missing()
 
 
 class PriorityPacking(StepListener):
@@ -59,7 +58,7 @@ class PriorityPacking(StepListener):
         swap: SwapModel,
     ) -> None:
         self._state = state
-        self._ends = state.kv if isinstance(state.kv, BothEndsView) else None
+        self._ends = BothEnds(state.kv, swap)
         self._model = model
         self._remaining = remaining
         self._batch = batch
@@ -169,7 +168,7 @@ class PriorityPacking(StepListener):
         """Free blocks, then fronts of offline's, then offline's whole blocks, then online's."""
         slots = int(share.hit is not None and draft.seqs_left < 1)
         lacking = share.blocks - draft.blocks_left
-        if not slots and (lacking <= 0 or self._fronts(draft, lacking) is not None):
+        if not slots and (lacking <= 0 or self._ends.claimed(draft, lacking) is not None):
             return True
         offline = self._droppable(draft, self._state.running_offline.values())
         if share.hit is not None:  # those who give way may hold blocks of the hit
@@ -198,14 +197,6 @@ class PriorityPacking(StepListener):
             self._drop(draft, others.pop(), "more-urgent-needs-room")
         return True
 
-    def _fronts(self, draft: StepDraft, blocks: int) -> frozenset[RequestId] | None:
-        """Whose blocks are filled from the front for so many more than are free; None: no way."""
-        if blocks <= 0:
-            return frozenset()
-        if self._ends is None or draft.preempted:
-            return None
-        return self._ends.claims(blocks)
-
     def _droppable(self, draft: StepDraft, running: Iterable[Request]) -> list[Request]:
         return [request for request in running if request.id not in draft.preempted]
 
@@ -224,7 +215,7 @@ class PriorityPacking(StepListener):
         *,
         blocked: bool,
     ) -> None:
-        claimed = self._fronts(draft, -draft.blocks_left) or frozenset()
+        claimed = self._ends.claimed(draft, -draft.blocks_left) or frozenset()
         room = 0 if blocked else max(draft.blocks_left, 0)
         running = self._droppable(draft, self._state.running_offline.values())
         lacking = False
@@ -249,7 +240,7 @@ class PriorityPacking(StepListener):
         for request in running:
             if request.id in claimed or request.output_tokens >= request.max_output_tokens:
                 continue
-            missing = _NOTHING_MISSING if self._ends is None else self._ends.missing(request)
+            missing = self._ends.missing(request)
             tokens = min(request.remaining_tokens, self._state.shape.max_batched_tokens)
             share = Share(
                 request,

@@ -16,6 +16,7 @@ from weir_engine.latency.features import StepShape
 from weir_engine.latency.models import LatencyModel
 from weir_engine.request import Request
 from weir_engine.sched.account import OnlineLoad, StepLimit
+from weir_engine.sched.both_ends import BothEnds
 from weir_engine.sched.budget import SloBudget
 from weir_engine.sched.cpu_overflow import NO_PIGGYBACK, CpuOverflow
 from weir_engine.sched.draft import StepDraft
@@ -32,7 +33,7 @@ from weir_engine.sched.state import Counters, SchedulerState
 from weir_engine.sched.transitions import admit, advance, count_finished, end, preempt
 
 # A decode that is held back stays back for this many steps: requests that leave and rejoin the
-# running batch cost the engine time.
+# running batch cost the engine time. Where KV blocks are filled from both ends they do so anyway.
 _HOLD_STEPS = 3
 
 
@@ -67,20 +68,24 @@ class Scheduler:
         packing: object = self._packing
         own = (packing,) if isinstance(packing, StepListener) else ()
         self._listeners = (*seats.listeners, *own)
+        ends = BothEnds(kv, seats.swap)
+        self._hold_steps = 0 if ends.there else _HOLD_STEPS
         self._online = OnlinePhase(
             self._state,
             model=model,
             budget=budget,
             order=seats.order,
             pace=pace,
+            ends=ends,
             # It shortens the first token's wait at the next tokens' expense.
             stagger_prompts=seats.stagger_prompts and any(s.metric is Metric.TTFT for s in slos),
             joins_beside_decodes=seats.joins_beside_decodes,
         )
-        self._room = OnlineRoom(self._state) if seats.keeps_room else None
+        self._room = OnlineRoom(self._state, both_ends=ends.there) if seats.keeps_room else None
         self._offline = OfflinePhase(
             self._state,
             model=model,
+            ends=ends,
             prefill_first=seats.prefill_first,
             gathering=seats.gathering,
             room=self._room,
@@ -186,10 +191,10 @@ class Scheduler:
         for request_id in plan.recall:
             state.return_from_cpu(state.get(request_id))
         advance(state, plan.work)
-        if plan.work:
+        if plan.work and self._hold_steps:
             for request_id in plan.held:
                 if state.held_until.get(request_id, 0) < plan.step:
-                    state.held_until[request_id] = plan.step + _HOLD_STEPS
+                    state.held_until[request_id] = plan.step + self._hold_steps
         for listener in self._listeners:
             listener.on_begin(plan, state.requests)
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from weir_engine.latency.models import LatencyModel
+from weir_engine.latency.swap import SwapModel
 from weir_engine.sched.admission import Admission
 from weir_engine.sched.budget import StepBudget
 from weir_engine.sched.cpu_lane import CpuLaneView
@@ -13,6 +14,8 @@ from weir_engine.sched.order import OnlineOrder
 from weir_engine.sched.packing import Packing
 from weir_engine.sched.selection import OfflineOrder
 from weir_engine.sched.state import SchedulerState
+
+_NO_TIME = SwapModel()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +31,7 @@ class Seats:
     with ``keeps_room`` they leave blocks free for online requests.
     ``stagger_prompts``: where TTFT has an objective, a prompt that ends in a long step keeps other
     online prompts out of it, in a longer one only where prompts have ``joins_beside_decodes``.
+    ``swap`` is what copying KV slots back takes, where blocks are filled from both ends.
     ``packing`` (None: the two phases) puts both classes into a step at once.
     """
 
@@ -43,4 +47,5 @@ class Seats:
     keeps_room: bool = False
     stagger_prompts: bool = True
     joins_beside_decodes: bool = False
+    swap: SwapModel = _NO_TIME
     packing: Callable[[SchedulerState], Packing] | None = None
