@@ -55,7 +55,7 @@ STUDIES = (
     Study(
         name="opt-13b, 5 min",
         profile=OPT,
-        rates_s=(2.0, 4.0, 6.0),
+        rates_s=(2.0, 4.0, 6.0, 8.0),
         seeds=2,
         window_s=300.0,
         arms=("BROS", "weir"),

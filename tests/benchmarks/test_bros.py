@@ -68,6 +68,12 @@ class TestRuns:
         assert paged.preemptions > shared.preemptions
         assert shared.copied_tokens > paged.copied_tokens == 0
 
+    def test_weir_copies_too_where_blocks_have_two_ends(self, data: Path) -> None:
+        busy = replace(setup_of(data), rate_s=20.0, window_s=3.0)
+        paged, shared = (simulate(busy, arm) for arm in ("weir, paged", "weir"))
+        assert paged.preemptions > shared.preemptions
+        assert shared.copied_tokens > paged.copied_tokens == 0
+
     def test_objectives_are_the_papers(self) -> None:
         assert {slo.metric: slo.threshold_s for slo in SLOS} == {
             Metric.TTFT: 0.4,
@@ -101,6 +107,7 @@ class TestClaims:
             "weir": outcome(0.04, 3.9, 0.95),
             "vLLM, prompts first": outcome(0.3, 4.0, 0.1),
             "BROS, paged": outcome(0.06, 3.0, 0.8),
+            "weir, paged": outcome(0.04, 3.5, 0.95),
             "weir, TPOT alone": outcome(0.05, 4.5, 0.8),
             "weir, prompts alone": outcome(0.03, 3.0, 0.96),
             "weir, no room kept": outcome(0.05, 4.1, 0.85),
@@ -125,6 +132,7 @@ class TestClaims:
         assert "8/s 75.0% at +2.5%" in note
         assert "steps of 50 ms" in why
         assert "Weir 3.90 offline requests a second at 95.0% of TTFT" in reason
+        assert "BROS 3.00 offline requests a second at 80.0% of TTFT, Weir 3.50" in reason
         assert "as alone as others 3.00 offline requests a second at 96.0%" in reason
 
     def test_other_profiles_have_no_targets_of_the_papers(self) -> None:
@@ -133,3 +141,14 @@ class TestClaims:
         claims = [c for c in claims_of(study, [rates]) if c.id.startswith("bros/")]
         assert claims
         assert all(claim.target is None for claim in claims)
+
+    def test_a_longer_study_compares_weir_with_bros_alone(self) -> None:
+        study = STUDIES[2]
+        arms = {"BROS": outcome(0.05, 3.9, 0.9), "weir": outcome(0.04, 3.9, 0.95)}
+        rates = {rate_s: dict(arms) for rate_s in study.rates_s}
+        claims = {claim.id: claim for claim in claims_of(study, [rates])}
+        assert claims.keys() == {
+            f"weir/bros/opt-13b-5-min/{name}" for name in ("latency", "offline", "ttft", "tpot")
+        }
+        assert claims["weir/bros/opt-13b-5-min/latency"].met is True
+        assert notes_of(study, [rates]) == []

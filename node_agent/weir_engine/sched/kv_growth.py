@@ -75,13 +75,14 @@ class GrowthToPeak:
         """What they hold at the peak beyond now, at least the request's known tokens."""
         size = draft.block_size_tokens
         peak = 0.0
-        tokens = 0
+        tokens = at_ends = 0
         ends = sorted([*self._ends, _left(request)], reverse=True)  # the last to end comes first
         for alive, (left, known) in enumerate(ends, start=1):
             tokens += known
+            at_ends += -(-(known + left) // size)
             peak = max(peak, (tokens + alive * left) / size + alive * _OPEN_BLOCK)
         whole = draft.blocks_for(hit_tokens, request.known_tokens - hit_tokens)
-        need = max(peak - self._held, whole + adopted)
+        need = max(min(peak, at_ends) - self._held, whole + adopted)
         return Need(need, need)
 
     def admit(self, draft: StepDraft, request: Request, hit_tokens: int, tokens: int) -> None:

@@ -4,8 +4,10 @@ from dataclasses import dataclass, field
 
 from weir_engine.config import EngineShape, Policy, Slo
 from weir_engine.ids import RequestClass, RequestId
+from weir_engine.kv.manager import KvManager
 from weir_engine.kv.view import PrefixHit
 from weir_engine.latency.models import FittedModel, create
+from weir_engine.latency.swap import SwapModel
 from weir_engine.presets import SEATS, build_scheduler
 from weir_engine.request import Request
 from weir_engine.sched.order import OnlineOrder
@@ -77,6 +79,9 @@ class MiniEngine:
     pool: OfflineOrder | None = None
     order: OnlineOrder | None = None
     preset: str = "weir"
+    manager: type[KvManager] | None = None
+    prefix_cache: bool = True
+    slot_s: float = 0.0
     static_budget_s: float | None = None
     decode_s: float = TOKEN_S
     now_s: float = 0.0
@@ -84,9 +89,10 @@ class MiniEngine:
     plans: list[StepPlan] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.kv = SEATS[self.preset].manager(
+        self.kv = (self.manager or SEATS[self.preset].manager)(
             total_blocks=self.blocks,
             block_size_tokens=BLOCK,
+            prefix_cache=self.prefix_cache,
             eviction=SEATS[self.preset].eviction,
         )
         self.scheduler = build_scheduler(
@@ -105,6 +111,7 @@ class MiniEngine:
             order=self.order,
             static_budget_s=self.static_budget_s,
             policy=self.policy,
+            swap=SwapModel(slot_s=self.slot_s),
         )
         self.live: dict[str, Request] = {}
 

@@ -13,6 +13,8 @@ from hypothesis.stateful import (
 
 from tests.engine.sched.mini_engine import BLOCK, STEP_S, TOKEN_S, MiniEngine, request
 from weir_engine.config import Metric, Policy, Slo
+from weir_engine.kv.bidirectional import BidirectionalKvManager
+from weir_engine.kv.manager import KvManager
 from weir_engine.presets import PRESETS
 from weir_engine.sched import gathering
 
@@ -29,6 +31,8 @@ HOLD_TBT = ("weir", "hygen")
 
 class Colocation(RuleBasedStateMachine):
     preset = "weir"
+    manager: type[KvManager] | None = None
+    prefix_cache = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,6 +41,8 @@ class Colocation(RuleBasedStateMachine):
             blocks=24,
             max_seqs=6,
             preset=self.preset,
+            manager=self.manager,
+            prefix_cache=self.prefix_cache,
             static_budget_s=TBT_S,
         )
         self.count = 0
@@ -127,6 +133,19 @@ class Colocation(RuleBasedStateMachine):
 @pytest.mark.parametrize("preset", PRESETS)
 def test_invariants_hold_under_any_interleaving(preset: str) -> None:
     machine = type(f"Colocation_{preset}", (Colocation,), {"preset": preset})
+    examples = settings(max_examples=40, stateful_step_count=25, deadline=None)
+    run_state_machine_as_test(machine, settings=examples)
+
+
+@pytest.mark.parametrize("prefix_cache", [True, False])
+@pytest.mark.parametrize("preset", ["weir", "hygen", "sarathi"])
+def test_invariants_hold_on_blocks_filled_from_both_ends(preset: str, prefix_cache: bool) -> None:
+    own = {
+        "preset": preset,
+        "manager": BidirectionalKvManager,
+        "prefix_cache": prefix_cache,
+    }
+    machine = type(f"BothEnds_{preset}", (Colocation,), own)
     examples = settings(max_examples=40, stateful_step_count=25, deadline=None)
     run_state_machine_as_test(machine, settings=examples)
 
