@@ -88,6 +88,22 @@ class TestOffline:
         while "D" in engine.live:
             assert "c" not in names(engine.step())
 
+    def test_a_step_that_is_full_brings_nobody_back(self) -> None:
+        """Two tokens a step, one for each online request."""
+        engine = both_ends(blocks=5, max_batched_tokens=2)
+        engine.add(request("c", online=False, prompt=7, output=6))
+        for _ in range(5):
+            engine.step()
+        for name in ("A", "B"):
+            engine.add(request(name, online=True, prompt=4, output=8, at=engine.now_s))
+        full = 0
+        while len(engine.live) == 3:
+            plan = engine.step()
+            full += plan.online_shape.decode_requests == 2 and plan.held == ("c",)
+        assert full > 1
+        engine.run()
+        assert any("c" in plan.restore for plan in engine.plans)
+
     def test_a_prompt_comes_back_in_the_middle(self) -> None:
         engine = both_ends(blocks=6, max_batched_tokens=8)
         engine.add(request("c", online=False, prompt=20, output=2))
