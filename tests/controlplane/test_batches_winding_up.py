@@ -30,7 +30,8 @@ from weir_controlplane.batches.worker import work_forever, work_once
 from weir_controlplane.dispatch.commits import sweepable
 from weir_controlplane.errors import StorageFullError
 from weir_controlplane.files.service import sweep
-from weir_controlplane.files.storage import Storage, StorageWriter
+from weir_controlplane.files.storage import Storage
+from weir_controlplane.files.storage_writer import StorageWriter
 from weir_controlplane.services import Services
 from weir_controlplane.store.line_index import unpack_lines
 from weir_controlplane.store.models import Batch, Chunk, File, Suspect, Tenant, Upload

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from weir_controlplane.errors import StorageError, StorageFullError
-from weir_controlplane.files.storage import BLOCK_BYTES, Storage
+from weir_controlplane.files.storage import Storage
+from weir_controlplane.files.storage_writer import BLOCK_BYTES
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from weir_controlplane.errors import MissingObjectError
-from weir_controlplane.files.storage import BLOCK_BYTES, Storage
+from weir_controlplane.files.storage import Storage
+from weir_controlplane.files.storage_writer import BLOCK_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from typing import Any
 from weir_controlplane.batches.line_reader import RawLine
 from weir_controlplane.batches.result_reader import BrokenResultError
 from weir_controlplane.batches.states import Status
-from weir_controlplane.files.storage import Storage, StorageWriter
+from weir_controlplane.files.storage import Storage
+from weir_controlplane.files.storage_writer import StorageWriter
 
 NEVER_RUN = {
     Status.EXPIRED: {

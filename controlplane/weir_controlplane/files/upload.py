@@ -18,7 +18,7 @@ from weir_controlplane.errors import (
 from weir_controlplane.files.multipart import Event, Field, FileBegin, FileData, form_events
 from weir_controlplane.files.schemas import check_expiry_s, check_purpose, clean_filename
 from weir_controlplane.files.service import forget_unfinished
-from weir_controlplane.files.storage import StorageWriter
+from weir_controlplane.files.storage_writer import StorageWriter
 from weir_controlplane.ids import new_id
 from weir_controlplane.services import Services
 from weir_controlplane.store.database import clock_s

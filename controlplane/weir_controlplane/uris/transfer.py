@@ -16,7 +16,8 @@ from http import HTTPStatus
 import httpx
 
 from weir_controlplane.errors import StorageError
-from weir_controlplane.files.storage import Storage, StorageWriter
+from weir_controlplane.files.storage import Storage
+from weir_controlplane.files.storage_writer import StorageWriter
 from weir_controlplane.uris.rules import Uri, UriRefusedError
 
 BLOCK_BYTES = 8 << 20
