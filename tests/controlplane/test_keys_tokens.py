@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,19 @@ from tests.controlplane.kubernetes_sim import FakeApiServer, token_of
 from tests.controlplane.support import Plane, make_settings, running
 from tests.support.serving import serve
 from weir_controlplane.errors import OverloadedError
+from weir_controlplane.keys import token_review
 from weir_controlplane.keys.token_review import TokenReviewer, looks_like_token
 
 PODS = [{"uid": "uid-0", "name": "llama-0"}, {"uid": "uid-1", "name": "llama-1"}]
 SERVICE = {"service_account": "llama", "pods": PODS}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _patient() -> Iterator[None]:
+    """A machine that stands still is no API server that does not answer."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(token_review, "TIMEOUT_S", 120.0)
+        yield
 
 
 def sync_body(sequence: int = 1, service: str = "team-a/llama") -> dict[str, Any]:
