@@ -33,8 +33,10 @@ _OWED_TOKENS = 1000.0
 _MOST_LEVEL = 0.8
 # Without a reference the tolerance is taken to be this share of the threshold.
 _FIRST_TOLERANCE = 0.2
-# Share of a known tolerance that is spent; the rest is for what offline work costs unseen.
-_TOLERANCE_SHARE = 0.9
+# Share of a known tolerance that is kept for what offline work costs unseen, and share of the
+# threshold that is kept at least: a machine's own drift is of its latency, not of the tolerance.
+_KEPT_OF_TOLERANCE = 0.1
+_KEPT_OF_THRESHOLD = 0.015
 
 
 def guard_quantile(aimed: float) -> float:
@@ -137,6 +139,10 @@ class MeanTbtAccount(QuietAccount):
         self._threshold_s = slo.threshold_s
         self._delay_s = 0.0
         self._tolerance_s = slo.tolerance_s
+        self._kept_s = 0.0
+        if slo.tolerance_s is not None:
+            kept_s = max(_KEPT_OF_TOLERANCE * slo.tolerance_s, _KEPT_OF_THRESHOLD * slo.threshold_s)
+            self._kept_s = min(kept_s, slo.tolerance_s)
         self._saving_s = slo.tolerance_s or _FIRST_TOLERANCE * slo.threshold_s
         saved_s, owed_s = _SAVED_TOKENS * self._saving_s, _OWED_TOKENS * slo.threshold_s
         self._measured = SlackBank(most_s=saved_s, debt_s=owed_s)
@@ -169,10 +175,9 @@ class MeanTbtAccount(QuietAccount):
 
     def on_token(self, tbt_s: float, offline_delay_s: float) -> None:
         """Banks the difference to the threshold, and to the tolerance where that is known."""
-        kept_s = (1 - _TOLERANCE_SHARE) * (self._tolerance_s or 0.0)
-        self._measured.add(self._threshold_s - kept_s - self._delay_s - tbt_s)
+        self._measured.add(self._threshold_s - self._kept_s - self._delay_s - tbt_s)
         if self._tolerance_s is not None:
-            self._caused.add(_TOLERANCE_SHARE * self._tolerance_s - offline_delay_s)
+            self._caused.add(self._tolerance_s - self._kept_s - offline_delay_s)
 
     def set_client_delay(self, delay_s: float) -> None:
         """Lowers the threshold, to no less than half."""

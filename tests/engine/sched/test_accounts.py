@@ -133,6 +133,16 @@ class TestMeanTbt:
         # What the quiet time earned is there up to its tokens' share of the tolerance only.
         assert account.bank_s == pytest.approx(200 * 0.9 * 0.002)
 
+    @pytest.mark.parametrize(("tolerance", "kept"), [(0.05, 0.01575), (0.5, 0.05)])
+    def test_a_narrow_tolerance_keeps_a_share_of_the_threshold(
+        self, tolerance: float, kept: float
+    ) -> None:
+        """Machines drift by a share of their latency, however narrow the tolerance."""
+        account = MeanTbtAccount(slo(Metric.TBT, "mean", 0.01 * (1 + tolerance), reference_s=0.01))
+        for _ in range(100):
+            account.on_token(0.01, offline_delay_s=0.0)
+        assert account.bank_s == pytest.approx(100 * 0.01 * (tolerance - kept))
+
     def test_what_was_cheap_with_one_decoder_does_not_go_on_with_four(self) -> None:
         account = MeanTbtAccount(slo(Metric.TBT, "mean", 0.01))
         for _ in range(30):
