@@ -145,13 +145,14 @@ def run_lines(agent: RealAgent, bodies: list[tuple[str, dict[str, Any]]]) -> lis
 
 
 def test_streaming_arrives_in_parts(agent: RealAgent) -> None:
-    with agent.http.stream("POST", "/v1/chat/completions", json={**CHAT, "stream": True}) as answer:
+    chat = {**CHAT, "max_tokens": 64}  # a starved server sends several tokens at once
+    with agent.http.stream("POST", "/v1/chat/completions", json={**chat, "stream": True}) as answer:
         events = [line for line in answer.iter_lines() if line.startswith("data: ")]
     assert events[-1] == "data: [DONE]"
     text = "".join(
         json.loads(event[6:])["choices"][0]["delta"].get("content") or "" for event in events[:-1]
     )
-    whole = agent.http.post("/v1/chat/completions", json=CHAT).json()
+    whole = agent.http.post("/v1/chat/completions", json=chat).json()
     assert text == whole["choices"][0]["message"]["content"]
     assert len(events) > 5
 
