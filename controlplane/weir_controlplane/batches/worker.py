@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import traceback
 from asyncio import CancelledError
 from collections.abc import AsyncIterator, Callable
 
@@ -65,9 +66,9 @@ async def work_once(services: Services) -> bool:
     except Exception as error:  # noqa: BLE001 - the main loop: another batch may do better
         reason = _reason(error)
         expected = isinstance(error, (WeirError, BrokenResultError))
-        _log.warning(
-            "batch_work_failed", batch_id=work.batch_id, error=reason, exc_info=not expected
-        )
+        # Where it was raised, not what it says: that may be of a request.
+        where = {} if expected else {"where": traceback.format_tb(error.__traceback__)}
+        _log.warning("batch_work_failed", batch_id=work.batch_id, error=reason, **where)
         await give_up(services, work, reason, missing=isinstance(error, _MISSING))
     return True
 
