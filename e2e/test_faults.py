@@ -24,12 +24,14 @@ TOKENS = 64
 LONG_LINES = 700
 LONG_TOKENS = 256
 """Of a batch that is still running when the first of the old pods drains."""
-RECOVERY_S = 60
+RECOVERY_S, RECOVERY_STARTS, RECOVERY_MOST_S = 60, 3, 180
+"""Bound on a node of ordinary pace; where engines start slowly so many of their starts, at most."""
 PROXY_S = 5
 """Time in which the node's proxy follows an endpoint that was withdrawn."""
 UNNOTICED_S = 5
 """Time in which conditions may still be those of before."""
-TAKEOVER_S = 20
+TAKEOVER_S = 30
+"""The lease's 10 s, two looks 2 s apart, requests of 2 s that a busy API server lets run out."""
 OUTAGE_S = 30
 CONDITIONS = ("Ready", "Available", "PolicyFresh")
 
@@ -162,6 +164,7 @@ def test_a_batch_outlives(
     name = f"during-{fault}"
     watched.settled()
     victim, survivor = watched.replicas()
+    starts_s = max(faults.started_in_s(pod) for pod in (victim, survivor))
     with watched.batches(key) as client:
         with ExitStack() as stack:
             through_service = stack.enter_context(watched.traffic().running())
@@ -191,7 +194,7 @@ def test_a_batch_outlives(
     if fault == "agent-crash":  # requests on the pod that crashed, and they alone
         harmed = through_service.failures_outside(begun_s, gone_s)
     assert harmed == []
-    assert well_s <= RECOVERY_S
+    assert well_s <= min(RECOVERY_MOST_S, max(RECOVERY_S, RECOVERY_STARTS * starts_s))
 
 
 def until_unreachable(platform: Platform, pod: Pod) -> None:

@@ -149,4 +149,4 @@ class StorageError(WeirError):
 
 
 class MissingObjectError(StorageError):
-    """The file store answers, and says that it has no such object."""
+    """The file store answers: it has no such object, or another than was stored."""

@@ -103,14 +103,21 @@ def _refusal(found: Mapping[str, Any]) -> InvalidRequestError:
             code="invalid_value",
         )
     param = ".".join(place)
-    return InvalidRequestError(f"{param}: {found['msg']}", param=param, code="invalid_value")
+    why = str(found["msg"]).removeprefix("Value error, ")
+    return InvalidRequestError(f"{param}: {why}", param=param, code="invalid_value")
 
 
 async def _on_http(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, HTTPException):
         raise error
     known: WeirError
-    if error.status_code == HTTPStatus.NOT_FOUND:
+    if isinstance(error.__cause__, (ValueError, RecursionError)):  # while FastAPI read the body
+        known = InvalidRequestError(
+            "the body is not JSON: it is not UTF-8, nests too deep, or has a number of more than "
+            "4300 digits",
+            code="invalid_json",
+        )
+    elif error.status_code == HTTPStatus.NOT_FOUND:
         known = NotFoundError(f"there is nothing at {request.url.path}")
     elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         known = MethodNotAllowedError(f"{request.method} is not allowed here")

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import logging
 import signal
-import sys
 from collections.abc import Iterator
 
 import structlog
@@ -28,6 +26,7 @@ from weir_controlplane.keys.bootstrap import AdminKeyFileError
 from weir_controlplane.keys.component import keys_component
 from weir_controlplane.links.component import links_component
 from weir_controlplane.llmservices.component import llmservices_component
+from weir_controlplane.logs import configure_logs, log_loop_errors
 from weir_controlplane.services import Component
 from weir_controlplane.settings import Settings
 from weir_controlplane.store.database import OUTAGES
@@ -72,7 +71,7 @@ def run(settings: Settings | None = None) -> None:
         SystemExit: it could not start; the log says why in one line.
     """
     settings = settings or Settings()
-    _configure_logs(settings)
+    configure_logs(settings.log_level)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(settings))
@@ -81,28 +80,14 @@ def run(settings: Settings | None = None) -> None:
         raise SystemExit(1) from None
 
 
-def _configure_logs(settings: Settings) -> None:
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(
-            logging.getLevelNamesMapping()[settings.log_level.upper()]
-        ),
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            # Plain: structlog's default shows the values of variables, and prompts among them.
-            structlog.dev.ConsoleRenderer(
-                colors=sys.stdout.isatty(), exception_formatter=structlog.dev.plain_traceback
-            ),
-        ],
-    )
-
-
 async def _serve(settings: Settings) -> None:
+    log_loop_errors(asyncio.get_running_loop())
     app = default_app(settings)
     config = uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
+        log_config=None,  # as ours
         log_level=settings.log_level,
         access_log=False,
         lifespan="off",  # entered here, so that what stops it is not a stack trace in a log

@@ -14,6 +14,8 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 DAY_S = 86_400
+MAX_LIFE_S = 3650 * DAY_S
+MAX_COUNT = 2**53  # what JSON and the database hold exactly
 MIB_BYTES = 1 << 20
 
 
@@ -116,7 +118,7 @@ class Settings(BaseSettings):
         "agents serve.",
     )
     max_file_bytes: int = Field(
-        default=200 * MIB_BYTES, ge=1, description="Largest file that can be uploaded."
+        default=200 * MIB_BYTES, ge=1, le=1 << 40, description="Largest file that can be uploaded."
     )
     max_batch_lines: int = Field(
         default=50_000, ge=1, le=1_000_000, description="Most lines in one batch."
@@ -128,16 +130,25 @@ class Settings(BaseSettings):
         description="Longest line of an input file; a chunk's lines are fetched 8 MiB at a time.",
     )
     max_json_depth: int = Field(
-        default=64, ge=4, le=500, description="Deepest nesting of a line or of a request's body."
+        default=64, ge=4, le=500, description="Deepest nesting of a line of an input file."
     )
     max_completion_window_s: int = Field(
-        default=7 * DAY_S, ge=1, description="Longest completion window that a batch may ask for."
+        default=7 * DAY_S,
+        ge=1,
+        le=MAX_LIFE_S,
+        description="Longest completion window that a batch may ask for.",
     )
     min_completion_window_s: int = Field(
-        default=DAY_S, ge=1, description="Shortest completion window that a batch may ask for."
+        default=DAY_S,
+        ge=1,
+        le=MAX_LIFE_S,
+        description="Shortest completion window that a batch may ask for.",
     )
     output_expires_s: int = Field(
-        default=30 * DAY_S, ge=3600, description="Life of a batch's output files after creation."
+        default=30 * DAY_S,
+        ge=3600,
+        le=MAX_LIFE_S,
+        description="Life of a batch's output files after creation.",
     )
     create_retry_window_s: float = Field(
         default=1800,
@@ -146,11 +157,15 @@ class Settings(BaseSettings):
         description="How long a create can be recognised by its client's own repeat of it.",
     )
     tenant_max_batches: int = Field(
-        default=100, ge=1, description="Unfinished batches of a tenant without a quota of its own."
+        default=100,
+        ge=1,
+        le=MAX_COUNT,
+        description="Unfinished batches of a tenant without a quota of its own.",
     )
     tenant_max_queued_tokens: int = Field(
         default=2_000_000_000,
         ge=1,
+        le=MAX_COUNT,
         description="Estimated tokens in unfinished batches of a tenant without a quota of its "
         "own.",
     )
@@ -161,12 +176,14 @@ class Settings(BaseSettings):
     chunk_tokens: int = Field(
         default=100_000,
         ge=1,
+        le=1 << 30,
         description="Estimated tokens in a chunk, prompt and output: about a minute of spare "
         "capacity of one pod.",
     )
     default_output_tokens: int = Field(
         default=256,
         ge=1,
+        le=1 << 20,
         description="Output tokens taken for a line that sets no max_tokens, in estimates.",
     )
 
@@ -187,7 +204,7 @@ class Settings(BaseSettings):
         "known.",
     )
     max_offline_slots: int = Field(
-        default=256, ge=0, description="Most offline sequences that may run in a pod."
+        default=256, ge=0, le=1 << 20, description="Most offline sequences that may run in a pod."
     )
 
     poll_s: float = Field(
@@ -200,26 +217,37 @@ class Settings(BaseSettings):
         description="Length of the lease under which a replica validates or finalizes a batch.",
     )
     sweep_s: float = Field(
-        default=60.0, gt=0, description="Seconds between sweeps of expired and abandoned files."
+        default=60.0,
+        gt=0,
+        le=DAY_S,
+        description="Seconds between sweeps of expired and abandoned files.",
     )
     abandoned_upload_s: float = Field(
-        default=DAY_S, ge=60, description="Age after which an unfinished upload is removed."
+        default=DAY_S,
+        ge=60,
+        le=30 * DAY_S,
+        description="Age after which an unfinished upload is removed.",
     )
     max_body_bytes: int = Field(
         default=8 * MIB_BYTES,
         ge=64 << 10,
+        le=1 << 30,
         description="Largest request body, files and chunk results apart, which have their own.",
     )
     max_in_flight_requests: int = Field(
         default=512,
         ge=1,
+        le=1 << 20,
         description="Requests handled at once; above it the answer is 503 with Retry-After.",
     )
     max_concurrent_uploads: int = Field(
-        default=32, ge=1, description="File uploads at once; above it the answer is 503."
+        default=32,
+        ge=1,
+        le=1 << 20,
+        description="File uploads at once; above it the answer is 503.",
     )
     shutdown_grace_s: float = Field(
-        default=20.0, ge=0, description="How long running requests may take after SIGTERM."
+        default=20.0, ge=0, le=3600, description="How long running requests may take after SIGTERM."
     )
 
     @field_validator("models", "uri_private_hosts", mode="before")

@@ -61,6 +61,14 @@ def led_since(system: Kubectl) -> datetime:
     return datetime.fromisoformat(lease["spec"]["acquireTime"])
 
 
+def started_in_s(pod: Mapping[str, Any]) -> float:
+    """How long the container of a ready pod took from its latest start until it was ready."""
+    (status,) = pod["status"]["containerStatuses"]
+    (ready,) = (item for item in pod["status"]["conditions"] if item["type"] == "Ready")
+    begun = datetime.fromisoformat(status["state"]["running"]["startedAt"])
+    return (datetime.fromisoformat(ready["lastTransitionTime"]) - begun).total_seconds()
+
+
 def pods(kubectl: Kubectl, component: str) -> list[dict[str, Any]]:
     """The ready pods of one component of the chart, the oldest first."""
     found = kubectl.list("pods", f"--selector=app.kubernetes.io/component={component}")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import logging
 import os
 import socket
 import sys
@@ -21,6 +20,7 @@ import structlog
 from weir_agent.agent import Agent, EngineDiedError, install_signals
 from weir_agent.journal import CrashJournal
 from weir_agent.kept_profile import KeptProfile
+from weir_agent.logs import configure_logging, log_loop_errors
 from weir_agent.settings import AgentSettings, SettingsError, load_settings
 from weir_agent.supervisor import Exit, Supervisor, bind
 from weir_agent.vllm_bridge.environment import (
@@ -129,6 +129,7 @@ def _serve(
     arguments.warm(args, kept.read())
 
     async def main() -> int:
+        log_loop_errors(asyncio.get_running_loop())
         try:
             engine = await serving.start(args, settings)
         except SettingsError as error:
@@ -157,23 +158,6 @@ def record_fault(data_dir: Path) -> None:
     if resident:
         journal.record_death("crash", resident)
     journal.close()
-
-
-def configure_logging(level: str) -> None:
-    """Structured logs as JSON on stderr."""
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(
-            logging.getLevelNamesMapping()[level.upper()]
-        ),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
 
 
 def _own(data_dir: Path) -> int:

@@ -6,6 +6,7 @@ None always means the default that the description gives.
 
 from __future__ import annotations
 
+import json
 import shlex
 import socket
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+DAY_S = 86_400
+MAX_COUNT = 2**53  # what JSON holds exactly
 KIB_BYTES = 1 << 10
 MIB_BYTES = 1 << 20
 
@@ -85,7 +88,7 @@ class AgentSettings(BaseSettings):
         description="Lowest level that is logged.",
     )
 
-    slo: tuple[SloSetting, ...] = Field(
+    slo: Annotated[tuple[SloSetting, ...], NoDecode] = Field(
         default=(),
         description="Latency objectives of online traffic, as JSON: "
         '[{"metric": "tbt", "statistic": "p99", "threshold_s": 0.1}]; metric ttft, tpot or tbt, '
@@ -116,14 +119,21 @@ class AgentSettings(BaseSettings):
     )
 
     lookahead_lines_per_s: float = Field(
-        default=200.0, gt=0, description="Most offline lines a second that enter the engine."
+        default=200.0,
+        gt=0,
+        le=1e6,
+        description="Most offline lines a second that enter the engine.",
     )
     max_held_lines: int = Field(
-        default=1_024, ge=1, description="Most unfinished lines that the agent leases at once."
+        default=1_024,
+        ge=1,
+        le=MAX_COUNT,
+        description="Most unfinished lines that the agent leases at once.",
     )
     max_held_tokens: int = Field(
         default=1_000_000,
         ge=1,
+        le=MAX_COUNT,
         description="Most unfinished tokens (prompt and output) that the agent leases at once.",
     )
     result_max_bytes: int = Field(
@@ -135,47 +145,71 @@ class AgentSettings(BaseSettings):
     spool_max_bytes: int | None = Field(
         default=None,
         ge=MIB_BYTES,
+        le=MAX_COUNT,
         description="Most bytes of stored results; default: half of the volume of data_dir.",
     )
 
     max_choices: int = Field(
-        default=8, ge=1, description="Largest n times prompts of an offline line."
+        default=8, ge=1, le=MAX_COUNT, description="Largest n times prompts of an offline line."
     )
     max_logprobs: int = Field(
-        default=20, ge=0, description="Most log probabilities a token of an offline line."
+        default=20,
+        ge=0,
+        le=MAX_COUNT,
+        description="Most log probabilities a token of an offline line.",
     )
     max_output_tokens: int | None = Field(
         default=None,
         ge=1,
+        le=MAX_COUNT,
         description="Largest max_tokens of an offline line; default: what the model's context "
         "leaves.",
     )
     max_grammar_bytes: int = Field(
         default=64 * KIB_BYTES,
         ge=1,
+        le=MAX_COUNT,
         description="Largest schema, grammar, pattern or tool list of an offline line.",
     )
 
     sync_timeout_s: float = Field(
-        default=5.0, gt=0, description="How long one sync with the control plane may take."
+        default=5.0, gt=0, le=600, description="How long one sync with the control plane may take."
     )
     transfer_timeout_s: float = Field(
-        default=60.0, gt=0, description="How long one fetch of lines or upload may stand still."
+        default=60.0,
+        gt=0,
+        le=3600,
+        description="How long one fetch of lines or upload may stand still.",
     )
     hand_back_s: float = Field(
-        default=15.0, ge=0, description="How long handing work back may take after SIGTERM."
+        default=15.0,
+        ge=0,
+        le=3600,
+        description="How long handing work back may take after SIGTERM.",
     )
     drain_s: float = Field(
-        default=60.0, ge=0, description="How long running online requests may take after SIGTERM."
+        default=60.0,
+        ge=0,
+        le=DAY_S,
+        description="How long running online requests may take after SIGTERM.",
     )
     hang_after_s: float = Field(
         default=60.0,
         gt=0,
+        le=DAY_S,
         description="Silence of the engine after which it is taken for hung and restarted.",
     )
     restart_backoff_s: float = Field(
-        default=0.5, ge=0, description="Pause before the first restart; doubles up to 30 s."
+        default=0.5, ge=0, le=30, description="Pause before the first restart; doubles up to 30 s."
     )
+
+    @field_validator("slo", mode="before")
+    @classmethod
+    def _decode(cls, value: object) -> object:
+        try:
+            return json.loads(value) if isinstance(value, str) else value
+        except ValueError as error:
+            raise ValueError(f"must be JSON: {error}") from None
 
     @field_validator("engine_args", mode="before")
     @classmethod

@@ -14,7 +14,6 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -148,8 +147,8 @@ def _become_child(work: Callable[[], int]) -> None:
         status = work()
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else Exit.FAILED
-    except BaseException:  # noqa: BLE001 - the process ends here, whatever it was
-        traceback.print_exc()
+    except BaseException:
+        log.exception("agent.fault")
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import signal
 import sys
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from weir_operator.cluster.connection import ConnectionSettingsError, configurat
 from weir_operator.cluster.errors import ClusterError
 from weir_operator.cluster.resync import kinds_of, optional_kinds
 from weir_operator.cluster.watch import Watched, WatchThread, quiet_kopf
+from weir_operator.logs import configure_logging, log_loop_errors
 from weir_operator.planning.kinds import Kind
 from weir_operator.planning.types import Manifest
 from weir_operator.probes import ProbeServer
@@ -58,6 +58,7 @@ async def _main(settings: OperatorSettings) -> None:
     parts = assemble(settings, await configuration(settings.kubeconfig))
     operator = Operator(parts)
     loop = asyncio.get_running_loop()
+    log_loop_errors(loop)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, operator.stop)
     await operator.run()
@@ -226,38 +227,6 @@ class Operator:
         else:
             store.seen(kind, item)
         self._parts.metrics.objects.labels(kind.kind).set(store.count(kind))
-
-
-def configure_logging(level: str) -> None:
-    """Structured logs as JSON on stderr, what libraries say included."""
-    number = logging.getLevelNamesMapping()[level.upper()]
-    stamp = structlog.processors.TimeStamper(fmt="iso")
-    render: list[structlog.typing.Processor] = [
-        structlog.processors.format_exc_info,
-        structlog.processors.JSONRenderer(),
-    ]
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            stamp,
-            *render,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[structlog.stdlib.add_log_level, structlog.stdlib.add_logger_name],
-            processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                stamp,
-                *render,
-            ],
-        )
-    )
-    logging.basicConfig(handlers=[handler], level=logging.WARNING)
 
 
 def _refuse(message: str) -> None:

@@ -16,6 +16,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from weir_operator.planning.observed import OperatorDefaults
 
+DAY_S = 86_400
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -96,14 +97,22 @@ class OperatorSettings(BaseSettings):
         default=None, description="Namespace of the Lease; default: the operator's own."
     )
     lease_s: float = Field(
-        default=10.0, ge=1, description="Silence of the leader after which another takes over."
+        default=10.0,
+        ge=1,
+        le=3600,
+        description="Silence of the leader after which another takes over.",
     )
     renew_deadline_s: float = Field(
-        default=6.0, gt=0, description="Silence after which the leader stops writing and ends."
+        default=6.0,
+        gt=0,
+        le=3600,
+        description="Silence after which the leader stops writing and ends.",
     )
-    retry_s: float = Field(default=2.0, gt=0, description="Seconds between tries at the Lease.")
+    retry_s: float = Field(
+        default=2.0, gt=0, le=3600, description="Seconds between tries at the Lease."
+    )
     lease_request_timeout_s: float = Field(
-        default=2.0, gt=0, description="How long one request for the Lease may take."
+        default=2.0, gt=0, le=3600, description="How long one request for the Lease may take."
     )
 
     request_timeout_s: float = Field(
@@ -112,36 +121,51 @@ class OperatorSettings(BaseSettings):
     write_timeout_s: float = Field(
         default=3.0,
         gt=0,
+        le=3600,
         description="How long one write may take; with renew_deadline_s less than lease_s, so that "
         "no write of a former leader meets its successor's.",
     )
     resync_s: float = Field(
-        default=600.0, ge=1, description="Seconds between full lists of every watched kind."
+        default=600.0,
+        ge=1,
+        le=DAY_S,
+        description="Seconds between full lists of every watched kind.",
     )
     workers: int = Field(default=8, ge=1, le=64, description="Objects reconciled at once.")
     reconciles_per_s: float = Field(
-        default=100.0, gt=0, description="Most reconciles started in a second, over all objects."
+        default=100.0,
+        gt=0,
+        le=1e6,
+        description="Most reconciles started in a second, over all objects.",
     )
     backoff_first_s: float = Field(
-        default=0.25, gt=0, description="Longest pause after an object's first failure; doubles."
+        default=0.25,
+        gt=0,
+        le=3600,
+        description="Longest pause after an object's first failure; doubles.",
     )
     backoff_most_s: float = Field(
-        default=60.0, gt=0, description="Longest pause after many failures of one object."
+        default=60.0, gt=0, le=DAY_S, description="Longest pause after many failures of one object."
     )
     reconcile_timeout_s: float = Field(
         default=60.0,
         gt=0,
+        le=DAY_S,
         description="How long one reconcile may take before it counts as failed.",
     )
     status_writes_per_s: float = Field(
-        default=20.0, gt=0, description="Most status writes in a second, over all objects."
+        default=20.0, gt=0, le=1e6, description="Most status writes in a second, over all objects."
     )
     status_interval_s: float = Field(
-        default=5.0, ge=0, description="Least seconds between two status writes of one object."
+        default=5.0,
+        ge=0,
+        le=DAY_S,
+        description="Least seconds between two status writes of one object.",
     )
     finalizer_deadline_s: float = Field(
         default=120.0,
         ge=0,
+        le=DAY_S,
         description="How long the deletion of a BatchJob waits for a control plane that does not "
         "answer.",
     )

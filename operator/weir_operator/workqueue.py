@@ -142,7 +142,7 @@ class WorkQueue:
             delay_s = self._fail(key, str(error) or f"no end in {self._timeout_s:g} s")
         except Exception as error:  # one object's defect must not stop the others
             log.exception("reconcile.defect", kind=key.kind, namespace=key.namespace, name=key.name)
-            delay_s = self._fail(key, f"{type(error).__name__}: {error}")
+            delay_s = self._fail(key, type(error).__name__)
         else:
             self._failures.pop(key, None)
         self._running.discard(key)

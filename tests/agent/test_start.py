@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,3 +40,51 @@ def test_a_vllm_that_is_not_supported_is_named(
     assert ended.value.code == 2
     assert capsys.readouterr().err.startswith(f"error: {said}")
     assert not (tmp_path / "data").exists()
+
+
+SPEAKS = """
+import asyncio
+import logging
+import structlog
+from weir_agent.logs import configure_logging, log_loop_errors
+
+configure_logging("info")
+structlog.get_logger().info("agent.serving", port=1)
+
+def fail(prompt):
+    raise ValueError(prompt)
+
+async def main():
+    log_loop_errors(asyncio.get_running_loop())
+    try:
+        try:
+            fail("once upon a time")
+        except ValueError as error:
+            raise RuntimeError("of: once upon a time") from error
+    except RuntimeError:
+        structlog.get_logger().exception("sync.fault")
+        logging.getLogger("uvicorn.error").exception("Exception in ASGI application")
+    asyncio.get_running_loop().call_soon(fail, "once upon a time")
+    await asyncio.sleep(0.01)
+
+asyncio.run(main())
+"""
+
+
+def test_the_agents_log_tells_of_errors_by_place_alone() -> None:
+    """§8, Security: logs carry ids, never prompts."""
+    done = subprocess.run(
+        [sys.executable, "-c", SPEAKS], capture_output=True, text=True, check=True
+    )
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [line["event"] for line in lines] == [
+        "agent.serving",
+        "sync.fault",
+        "Exception in ASGI application",
+        "event_loop.error",
+    ]
+    for line in lines[1:3]:
+        assert line["exception"].startswith("RuntimeError, raised at\n  <string>:")
+        assert "\nafter ValueError, raised at" in line["exception"]
+    assert " in fail" in lines[3]["exception"]
+    assert "once upon" not in done.stderr

@@ -33,10 +33,13 @@ def record(line: int) -> bytes:
     return json.dumps(value).encode() + b"\n"
 
 
-async def put_submitted(database: Database, *, size_bytes: int, others: Sequence[str] = ()) -> str:
+async def put_submitted(
+    database: Database, *, content: bytes, known: bool = True, others: Sequence[str] = ()
+) -> str:
     """The id of a batch that waits for its validation.
 
-    Its input of that size is to be stored under ``files/in``; ``others`` are further files.
+    Its input is to be stored under ``files/in``; ``others`` are further files. Not ``known``: an
+    earlier release took it, which noted no hashes.
     """
     async with database.transaction() as session:
         session.add(Tenant(id="t", name="t", created_at=1.0))
@@ -44,7 +47,9 @@ async def put_submitted(database: Database, *, size_bytes: int, others: Sequence
         for name in ("in", *others):
             session.add(
                 File(
-                    id=name, tenant_id="t", filename=name, purpose="batch", size_bytes=size_bytes,
+                    id=name, tenant_id="t", filename=name, purpose="batch",
+                    size_bytes=len(content),
+                    sha256=hashlib.sha256(content).hexdigest() if known else None,
                     status="processed", storage_key=f"files/{name}", created_at=1.0,
                 )
             )  # fmt: skip

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import delete, select, update
 
 from tests.controlplane.bench import put_submitted
 from tests.controlplane.fleet import Fleet
@@ -46,7 +46,7 @@ async def services(tmp_path: Path, database_url: str) -> AsyncIterator[Services]
     await services.database.open()
     for name in ("in", "other"):
         await put(services, f"files/{name}")
-    await put_submitted(services.database, size_bytes=len(INPUT), others=("other",))
+    await put_submitted(services.database, content=INPUT, others=("other",))
     yield services
     await services.database.close()
 
@@ -149,10 +149,10 @@ async def emptied(services: Services, key: str) -> None:
 
 
 async def altered(services: Services, key: str) -> None:
-    """As long as it was, and as valid: a digit of an answer is another one."""
+    """As long as it was, and as valid: the same letter of each line is another one."""
     content = await services.storage.read(key, 0, 1 << 20)
     async with services.storage.writer(key) as writer:
-        await writer.write(content.replace(b'"status_code": 200', b'"status_code": 201', 1))
+        await writer.write(content.replace(b"tokens", b"tokenz"))
 
 
 Harm = Callable[[Services, str], Awaitable[None]]
@@ -165,7 +165,7 @@ Reach = Callable[[Services], Awaitable[None]]
 
 
 @STAGES
-@pytest.mark.parametrize("harm", [gone, cut])
+@pytest.mark.parametrize("harm", [gone, cut, altered])
 async def test_a_batch_whose_input_is_lost_fails_from_wherever_it_is(
     services: Services, reach: Reach, harm: Harm
 ) -> None:
@@ -183,7 +183,7 @@ async def test_a_batch_whose_input_is_lost_fails_from_wherever_it_is(
     assert batch.errors is not None
     (error,) = batch.errors
     assert (error["code"], error["param"]) == ("input_file_lost", "input_file_id")
-    assert "of in, the input file; upload it again" in error["message"]
+    assert "altered the content of in, the input file; upload it again" in error["message"]
     assert batch.queued_tokens == 0
     assert (batch.completed_lines, batch.failed_lines) == (0, batch.total_lines)
     assert {chunk.state for chunk in await Fleet(services).chunks("b")} <= {"done", "closed"}
@@ -210,6 +210,85 @@ async def test_where_results_are_lost_the_others_are_given(
     assert all(error is None for error in given.values())
     lost = [custom_id for custom_id, error in failed.items() if error == "results_lost"]
     assert lost == [f"c{line}" for line in harmed]
+    assert not await work_once(services)
+
+
+async def test_a_content_error_that_its_owner_did_not_make_is_not_theirs(
+    services: Services,
+) -> None:
+    async with services.storage.writer("files/in") as writer:
+        await writer.write(INPUT.replace(b"POST", b"GET ", 1))
+    await insist(services)
+    assert [item["code"] for item in (await batch_of(services)).errors or ()] == ["input_file_lost"]
+
+
+async def test_a_single_read_that_was_wrong_costs_a_lease_at_most(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await in_progress(services)
+
+    def wrong(_: Storage, _key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        return [b"x" * (end - start) for start, end in ranges]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Storage, "_read_ranges", wrong)
+        with pytest.raises(MissingObjectError, match=r"line \d+ of the input file was altered"):
+            await fetch(services)
+    await attempt(services)
+    batch = await batch_of(services)
+    assert (batch.status, batch.missing_since) == ("in_progress", None)
+    assert await fetch(services)
+
+
+async def test_what_an_earlier_release_took_in_goes_on_unchecked(services: Services) -> None:
+    async with services.database.transaction() as session:
+        await session.execute(update(File).values(sha256=None))
+    await in_progress(services)
+    await altered(services, "files/in")
+    assert await fetch(services)
+    await Fleet(services).finish("b")
+    await Fleet(services).commit(
+        next(chunk for chunk in await Fleet(services).chunks("b") if chunk.state == "leased")
+    )
+    await attempt(services)
+    assert (await batch_of(services)).status == "completed"
+
+
+async def lose_a_row(services: Services, first: ChunkResult, _second: ChunkResult) -> None:
+    """The database has forgotten that a chunk has a result."""
+    async with services.database.transaction() as session:
+        await session.execute(delete(ChunkResult).where(ChunkResult.chunk_id == first.chunk_id))
+
+
+async def double_lines(services: Services, first: ChunkResult, second: ChunkResult) -> None:
+    """Two chunks say that they answer the same lines."""
+    async with services.database.transaction() as session:
+        await session.execute(
+            update(ChunkResult)
+            .where(ChunkResult.chunk_id == second.chunk_id)
+            .values(ranges=first.ranges)
+        )
+
+
+@pytest.mark.parametrize(("harm", "doubtful"), [(lose_a_row, 3), (double_lines, 6)])
+async def test_results_that_contradict_each_other_end_the_batch_with_the_others(
+    services: Services,
+    harm: Callable[[Services, ChunkResult, ChunkResult], Awaitable[None]],
+    doubtful: int,
+) -> None:
+    await finalizing(services)
+    async with services.database.read() as session:
+        first, second, *_ = (await session.execute(select(ChunkResult))).scalars()
+    await harm(services, first, second)
+    await insist(services)
+    batch = await batch_of(services)
+    assert batch.status == "failed"
+    assert [item["code"] for item in batch.errors or ()] == ["results_lost"]
+    assert (batch.completed_lines, batch.failed_lines) == (LINES - doubtful, doubtful)
+    given = await lines_of(services, batch.output_file_id)
+    failed = await lines_of(services, batch.error_file_id)
+    assert sorted(given | failed) == sorted(f"c{n}" for n in range(1, LINES + 1))
+    assert set(failed.values()) == {"results_lost"}
     assert not await work_once(services)
 
 
@@ -305,7 +384,8 @@ async def test_a_store_that_has_none_of_its_files_is_not_believed(services: Serv
     assert (await batch_of(services)).status == "completed"
 
 
-async def test_client_and_agent_are_told_of_a_lost_input(desk: Lab) -> None:
+@pytest.mark.parametrize("harm", [gone, altered])
+async def test_client_and_agent_are_told_of_a_lost_input(desk: Lab, harm: Harm) -> None:
     batch_id = await desk.submit(8)
     agent = desk.agent()
     await agent.ready()
@@ -315,7 +395,7 @@ async def test_client_and_agent_are_told_of_a_lost_input(desk: Lab) -> None:
     fence = {"attempt": lease["attempt"], "nonce": lease["nonce"]}
     services = desk.plane.services
     for key in await services.storage.keys("files"):
-        await services.storage.delete(key)
+        await harm(services, key)
     unread = await desk.http.get(path, params=fence)
     assert (unread.status_code, unread.json()["error"]["code"]) == (503, "storage_unavailable")
     await alter(services, missing_since=1.0, missing_times=BELIEVED_TIMES)

@@ -16,6 +16,7 @@ from weir_controlplane.batches.prefix_order import (
     prefix_key,
     shared_blocks,
 )
+from weir_controlplane.store.line_index import hash_of
 
 
 def placed(line: int, text: str, *, output_tokens: int = 10) -> PlacedLine:
@@ -27,6 +28,7 @@ def placed(line: int, text: str, *, output_tokens: int = 10) -> PlacedLine:
         prompt_tokens=len(encoded) // 4 + 1,
         output_tokens=output_tokens,
         key=prefix_key(encoded),
+        digest=hash_of(encoded),
     )
 
 

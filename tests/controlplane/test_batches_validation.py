@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from weir_controlplane.batches.line_reader import LineTooLongError, RawLine, read_lines
+from weir_controlplane.batches.line_reader import LineSource, LineTooLongError, RawLine, read_lines
 from weir_controlplane.batches.validation import Findings, Rules, check_depth, validate
 from weir_controlplane.files.storage import Storage
 
@@ -154,9 +154,10 @@ def test_depth_is_found_before_anything_is_built(content: bytes, *, allowed: boo
     assert check_depth(content, 5) is allowed
 
 
-async def _stored(storage: Storage, content: bytes) -> None:
+async def _stored(storage: Storage, content: bytes) -> LineSource:
     async with storage.writer("f") as writer:
         await writer.write(content)
+    return LineSource(storage_key="f", size_bytes=len(content), sha256=writer.sha256)
 
 
 @pytest.mark.parametrize("block_bytes", [1, 3, 7, 1 << 20])
@@ -165,10 +166,8 @@ async def test_lines_are_read_with_their_places(
 ) -> None:
     storage = Storage(f"file://{tmp_path_factory.mktemp('s')}")
     content = b"one\n\ntwo two\nlast"
-    await _stored(storage, content)
-    lines = list(
-        read_lines(storage, "f", size_bytes=len(content), bound_bytes=100, block_bytes=block_bytes)
-    )
+    source = await _stored(storage, content)
+    lines = list(read_lines(storage, source, bound_bytes=100, block_bytes=block_bytes))
     assert [line.content for line in lines] == [b"one", b"", b"two two", b"last"]
     assert [line.line for line in lines] == [1, 2, 3, 4]
     for line in lines:
@@ -181,10 +180,10 @@ async def test_an_endless_line_is_refused_before_it_is_kept(
     tmp_path_factory: pytest.TempPathFactory, content: bytes
 ) -> None:
     storage = Storage(f"file://{tmp_path_factory.mktemp('s')}")
-    await _stored(storage, content)
-    lines = read_lines(storage, "f", size_bytes=len(content), bound_bytes=100, block_bytes=16)
+    source = await _stored(storage, content)
+    lines = read_lines(storage, source, bound_bytes=100, block_bytes=16)
     with pytest.raises(LineTooLongError, match="line 2 is longer than 100 bytes"):
         list(lines)
-    again = read_lines(storage, "f", size_bytes=len(content), bound_bytes=100, block_bytes=16)
+    again = read_lines(storage, source, bound_bytes=100, block_bytes=16)
     found = validate(again, RULES)
     assert [(error.code, error.line) for error in found.errors][-1] == ("invalid_json_line", 2)

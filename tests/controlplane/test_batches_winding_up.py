@@ -77,7 +77,7 @@ async def opened(services: Services) -> str:
     )
     async with services.storage.writer("files/in") as writer:
         await writer.write(content)
-    batch_id = await put_submitted(services.database, size_bytes=len(content))
+    batch_id = await put_submitted(services.database, content=content)
     assert await work_once(services)
     return batch_id
 

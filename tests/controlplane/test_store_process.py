@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import socket
 from collections.abc import Iterator
@@ -14,9 +15,9 @@ from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
 from tests.controlplane.plane_process import is_ready, start
+from tests.controlplane.support import make_settings, running
 from tests.support.processes import free_port, wait_ready
-from weir_controlplane.main import _configure_logs
-from weir_controlplane.settings import Settings
+from weir_controlplane.logs import configure_logs
 from weir_controlplane.store.database import Database
 
 
@@ -95,24 +96,74 @@ def test_a_start_that_cannot_work_says_why_in_one_line(
     assert "Traceback" not in text
 
 
-def test_logs_show_no_values_of_variables(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def loggers() -> Iterator[None]:
+    """Structlog and logging, put back as they were."""
+    before, root = structlog.get_config(), logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    structlog.configure(**before)
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.mark.usefixtures("loggers")
+@pytest.mark.parametrize("speaker", [structlog.get_logger(), logging.getLogger("uvicorn.error")])
+def test_logs_tell_of_errors_by_place_alone(
+    capsys: pytest.CaptureFixture[str], speaker: logging.Logger
+) -> None:
     """§8, Security: logs carry ids, never prompts."""
+    configure_logs("info")
 
     def fail(prompt: str) -> None:
-        raise RuntimeError(len(prompt))
+        raise RuntimeError(prompt)
 
-    before = structlog.get_config()
     try:
-        _configure_logs(Settings())
         try:
-            fail(" ".join(["once", "upon", "a", "time"]))
-        except RuntimeError:
-            structlog.get_logger().exception("failed", batch_id="batch_1")
-    finally:
-        structlog.configure(**before)
+            fail("once upon a time")
+        except RuntimeError as error:
+            raise ValueError("there was: once upon a time") from error
+    except ValueError:
+        speaker.exception("failed for batch_1")
     logged = capsys.readouterr().out
-    assert "batch_1" in logged
-    assert "RuntimeError: 16" in logged
+    assert "failed for batch_1" in logged
+    assert "ValueError, raised at" in logged
+    assert "after RuntimeError, raised at" in logged
+    assert f"{Path(__file__).name}:" in logged
+    assert " in fail" in logged
+    assert "once upon" not in logged
+
+
+@pytest.mark.usefixtures("loggers")
+async def test_a_request_that_fails_unexpectedly_leaves_nothing_of_it_in_the_log(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    configure_logs("info")
+
+    def fail(*arguments: object) -> None:
+        raise RuntimeError(arguments)
+
+    async with (
+        running(make_settings(tmp_path)) as plane,
+        plane.client(await plane.tenant_key("acme")) as client,
+    ):
+        monkeypatch.setattr("weir_controlplane.batches.endpoints.create_batch", fail)
+        answer = await client.post(
+            "/v1/batches",
+            json={
+                "input_file_id": "file-1",
+                "endpoint": "/v1/completions",
+                "completion_window": "24h",
+                "metadata": {"note": "once upon a time"},
+            },
+        )
+    assert answer.status_code == 500
+    assert answer.json()["error"]["message"] == "internal error; the log has the details"
+    logged = capsys.readouterr().out
+    assert "unexpected_error" in logged
+    assert "RuntimeError, raised at" in logged
     assert "once upon" not in logged
 
 

@@ -12,16 +12,17 @@ from sqlalchemy import delete, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from weir_controlplane.batches.leases import Work, hold, set_state, state_of
-from weir_controlplane.batches.line_reader import RawLine, read_lines
+from weir_controlplane.batches.line_reader import LineSource, RawLine, read_lines
 from weir_controlplane.batches.output import UnwantedError
 from weir_controlplane.batches.prefix_order import PlannedChunk, plan_chunks
 from weir_controlplane.batches.states import LIVE, Event, advance
 from weir_controlplane.batches.validation import ContentError, Findings, Rules, validate
+from weir_controlplane.errors import MissingObjectError
 from weir_controlplane.ids import new_id
 from weir_controlplane.services import Services
 from weir_controlplane.store.database import clock_s
 from weir_controlplane.store.fleet_models import ServedModel
-from weir_controlplane.store.line_index import IndexedLine, pack_lines
+from weir_controlplane.store.line_index import IndexedLine, pack_hashes, pack_lines
 from weir_controlplane.store.models import Batch, Chunk, File, Tenant
 from weir_controlplane.store.tenancy import read_bindings
 
@@ -43,6 +44,7 @@ async def take_in(services: Services, work: Work, wanted: Callable[[], bool]) ->
     Raises:
         LeaseLostError: another replica does this now, or the batch was cancelled.
         UnwantedError: ``wanted`` said no.
+        MissingObjectError: the store lacks the input, or has altered it.
     """
     async with services.database.read() as session:
         batch = await session.get_one(Batch, work.batch_id)
@@ -57,6 +59,9 @@ async def take_in(services: Services, work: Work, wanted: Callable[[], bool]) ->
     )
     checked = await asyncio.to_thread(_check, services, file, rules, wanted)
     if checked.findings.errors:
+        # They may have been found before the end: are they those of what its owner has sent?
+        if file.sha256 not in {None, await services.storage.sha256(file.storage_key)}:
+            raise MissingObjectError("the file is not what was stored")
         await _refuse(services, work, checked.findings.errors)
         return
     await _open(services, work, checked)
@@ -80,8 +85,7 @@ async def _models(services: Services, session: AsyncSession, batch: Batch) -> fr
 def _check(services: Services, file: File, rules: Rules, wanted: Callable[[], bool]) -> _Checked:
     lines = read_lines(
         services.storage,
-        file.storage_key,
-        size_bytes=file.size_bytes,
+        LineSource(storage_key=file.storage_key, size_bytes=file.size_bytes, sha256=file.sha256),
         bound_bytes=services.settings.max_line_bytes,
     )
     findings = validate(_while_wanted(lines, wanted), rules)
@@ -184,6 +188,7 @@ def _row(batch_id: str, position: int, chunk: PlannedChunk) -> dict[str, Any]:
             )
             for line in chunk.lines
         ),
+        "line_hashes": pack_hashes({line.line: line.digest for line in chunk.lines}),
         "attempt": 0,
         "lines_done": 0,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -28,22 +29,37 @@ class LineTooLongError(Exception):
         self.bound_bytes = bound_bytes
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LineSource:
+    """An object as it was stored. ``sha256`` None: that was not noted."""
+
+    storage_key: str
+    size_bytes: int
+    sha256: str | None
+
+
 def read_lines(
-    storage: Storage, key: str, *, size_bytes: int, bound_bytes: int, block_bytes: int = BLOCK_BYTES
+    storage: Storage, source: LineSource, *, bound_bytes: int, block_bytes: int = BLOCK_BYTES
 ) -> Iterator[RawLine]:
-    """The lines of the first ``size_bytes`` of an object; the last one needs no line end.
+    """The lines of an object; the last one needs no line end.
 
     Raises:
         LineTooLongError: a line is longer than ``bound_bytes``; memory stays bounded.
-        MissingObjectError: the object ends before ``size_bytes``.
+        MissingObjectError: the object ends too early, or is not what was stored, which is known
+            after the last line.
     """
+    digest = hashlib.sha256()
+    size_bytes = source.size_bytes
     pending = b""
     offset_bytes, number, position = 0, 0, 0
     while position < size_bytes:
-        block = storage.blocking_read(key, position, min(position + block_bytes, size_bytes))
+        block = storage.blocking_read(
+            source.storage_key, position, min(position + block_bytes, size_bytes)
+        )
         if not block:
             raise MissingObjectError(f"the file ends after {position} of {size_bytes} bytes")
         position += len(block)
+        digest.update(block)
         parts = (pending + block).split(b"\n")
         pending = parts.pop()
         for part in parts:
@@ -56,3 +72,5 @@ def read_lines(
             raise LineTooLongError(number + 1, bound_bytes)
     if pending:
         yield RawLine(number + 1, offset_bytes, pending)
+    if source.sha256 not in {None, digest.hexdigest()}:
+        raise MissingObjectError("the file is not what was stored")

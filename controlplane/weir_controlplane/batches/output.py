@@ -71,7 +71,7 @@ def output_lines(sources: Sources, totals: Totals) -> Iterator[tuple[bool, bytes
     due = next(sources.results, None)
     for raw in sources.input_lines:
         if raw.line > sources.total_lines:
-            break
+            continue  # blank lines; read to the end, where the reader knows the file from another
         result = None
         if due is not None and due[0] == raw.line:
             result, due = due[1], next(sources.results, None)

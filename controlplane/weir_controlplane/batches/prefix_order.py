@@ -21,7 +21,10 @@ _GROWTH = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlacedLine:
-    """A line of the input with what decides its place. ``key`` is from `prefix_key`."""
+    """A line of the input with what decides its place.
+
+    ``key`` is from `prefix_key`, ``digest`` from `store.line_index.hash_of`.
+    """
 
     line: int
     offset_bytes: int
@@ -29,6 +32,7 @@ class PlacedLine:
     prompt_tokens: int
     output_tokens: int
     key: bytes
+    digest: bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

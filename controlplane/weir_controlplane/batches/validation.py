@@ -17,6 +17,7 @@ from typing import Any
 from weir_controlplane.batches.line_reader import LineTooLongError, RawLine
 from weir_controlplane.batches.prefix_order import PlacedLine, prefix_key
 from weir_controlplane.batches.prompt import read_prompt
+from weir_controlplane.store.line_index import hash_of
 
 MAX_LISTED_ERRORS = 100
 MAX_CUSTOM_ID_CHARS = 512
@@ -165,6 +166,7 @@ class _Check:
                 prompt_tokens=prompt.prompt_tokens,
                 output_tokens=prompt.output_tokens,
                 key=prefix_key(prompt.text),
+                digest=hash_of(raw.content),
             )
         )
 
@@ -200,7 +202,7 @@ def _why(error: Exception, raw: RawLine) -> str:
     if isinstance(error, UnicodeDecodeError):
         return f"byte {error.start + 1} of the line is not UTF-8"
     if isinstance(error, json.JSONDecodeError):  # its own words count the line from 1 again
-        return f"{error.msg} at character {error.pos + 1} of the line"
+        return f"{error.msg.removesuffix(' at')} at character {error.pos + 1} of the line"
     return str(error).partition(":")[0]  # what follows is advice to programmers
 
 

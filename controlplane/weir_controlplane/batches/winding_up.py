@@ -16,7 +16,7 @@ from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from weir_controlplane.batches.leases import Work, hold, set_state, state_of
-from weir_controlplane.batches.line_reader import read_lines
+from weir_controlplane.batches.line_reader import LineSource, read_lines
 from weir_controlplane.batches.losses import LOST_LINE, Losses, error_of
 from weir_controlplane.batches.output import Sources, Totals, write_outputs
 from weir_controlplane.batches.result_reader import ResultSource, merged_results
@@ -54,12 +54,13 @@ async def wind_up(
         LeaseLostError: another replica does this now.
         BrokenResultError: committed results contradict the input.
         UnwantedError: ``wanted`` said no.
-        MissingObjectError: the store lacks the input, or a result that ``losses`` does not name.
+        MissingObjectError: the store lacks the input or has altered it, or lacks a result that
+            ``losses`` does not name.
     """
     if not work.validated or (losses and losses.input_file_id):  # there is nothing to write
         await _end(services, work, None, Totals(), losses)
         return
-    plan = await _prepare(services, work, losses.results if losses else frozenset())
+    plan = await _prepare(services, work, losses or Losses())
     totals = await asyncio.to_thread(_write, services, plan, wanted)
     try:
         await _end(services, work, plan, totals, losses)
@@ -78,7 +79,7 @@ async def _close_chunks(session: AsyncSession, batch_id: str) -> None:
     )
 
 
-async def _prepare(services: Services, work: Work, lost: frozenset[str]) -> _Plan:
+async def _prepare(services: Services, work: Work, losses: Losses) -> _Plan:
     async with services.database.transaction() as session:
         batch = await hold(session, work)
         # From here on the results stand still: closed chunks take no commit.
@@ -97,7 +98,7 @@ async def _prepare(services: Services, work: Work, lost: frozenset[str]) -> _Pla
                 first_line=int(row.ranges[0][0]),
             )
             for row in committed
-            if row.ranges and row.storage_key not in lost
+            if row.ranges and row.storage_key not in losses.results
         ]
         poisoned = await session.execute(
             select(Suspect.line, Suspect.error).where(
@@ -105,9 +106,11 @@ async def _prepare(services: Services, work: Work, lost: frozenset[str]) -> _Pla
             )
         )
         suspects = {line: error or _UNNAMED for line, error in poisoned}
+        lost = set(losses.lines)
         for row in committed:
-            if row.storage_key in lost:
-                suspects.update(dict.fromkeys(lines_of_ranges(row.ranges), LOST_LINE))
+            if row.storage_key in losses.results:
+                lost.update(lines_of_ranges(row.ranges))
+        suspects |= dict.fromkeys(lost, LOST_LINE)
         input_file = await session.get_one(File, batch.input_file_id)
         files = {kind: await _new_file(session, batch, work, kind) for kind in ("output", "error")}
     return _Plan(
@@ -146,8 +149,11 @@ def _write(services: Services, plan: _Plan, wanted: Callable[[], bool]) -> Total
         total_lines=plan.batch.total_lines,
         input_lines=read_lines(
             services.storage,
-            plan.input_file.storage_key,
-            size_bytes=plan.input_file.size_bytes,
+            LineSource(
+                storage_key=plan.input_file.storage_key,
+                size_bytes=plan.input_file.size_bytes,
+                sha256=plan.input_file.sha256,
+            ),
             bound_bytes=services.settings.max_line_bytes,
         ),
         results=merged_results(services.storage, plan.results),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import traceback
 from asyncio import CancelledError
 from collections.abc import AsyncIterator, Callable
 
@@ -66,9 +65,9 @@ async def work_once(services: Services) -> bool:
     except Exception as error:  # noqa: BLE001 - the main loop: another batch may do better
         reason = _reason(error)
         expected = isinstance(error, (WeirError, BrokenResultError))
-        # Where it was raised, not what it says: that may be of a request.
-        where = {} if expected else {"where": traceback.format_tb(error.__traceback__)}
-        _log.warning("batch_work_failed", batch_id=work.batch_id, error=reason, **where)
+        _log.warning(
+            "batch_work_failed", batch_id=work.batch_id, error=reason, exc_info=not expected
+        )
         await give_up(services, work, reason, missing=isinstance(error, _MISSING))
     return True
 
@@ -93,12 +92,15 @@ async def _do(services: Services, work: Work) -> None:
                 raise
             losses = await find_losses(services, work)
             if losses == Losses():
-                raise StorageError("every object of the batch is there, and whole") from error
+                raise StorageError(
+                    "every object of the batch is there, whole and consistent"
+                ) from error
             _log.warning(
                 "batch_objects_lost",
                 batch_id=work.batch_id,
                 input_file_id=losses.input_file_id,
                 results=len(losses.results),
+                lines=len(losses.lines),
             )
             await wind_up(services, work, wanted, losses)
 
@@ -128,7 +130,9 @@ async def _kept_alive(services: Services, work: Work) -> AsyncIterator[asyncio.E
                 held.clear()
                 return
             except Exception as error:  # noqa: BLE001 - the main loop of the renewal
-                _log.warning("lease_not_renewed", batch_id=work.batch_id, error=str(error))
+                _log.warning(
+                    "lease_not_renewed", batch_id=work.batch_id, error=type(error).__name__
+                )
 
     task = asyncio.create_task(keep())
     try:

@@ -109,7 +109,7 @@ async def _store(
     async with services.database.transaction() as session:
         job = await hold(session, work)
         row = await session.get_one(File, file.id, with_for_update={"key_share": True})
-        row.status, row.size_bytes = "processed", writer.bytes
+        row.status, row.size_bytes, row.sha256 = "processed", writer.bytes, writer.sha256
         job.input_file_id, job.input_inline = row.id, None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import select, update
@@ -14,7 +14,7 @@ from weir_controlplane.errors import MissingObjectError, WeirError
 from weir_controlplane.files.storage import Storage
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import Database
-from weir_controlplane.store.line_index import IndexedLine, unpack_lines
+from weir_controlplane.store.line_index import IndexedLine, hash_of, unpack_hashes, unpack_lines
 from weir_controlplane.store.models import Batch, Chunk, File
 
 
@@ -32,12 +32,15 @@ async def fetch_lines(  # noqa: PLR0913 - the call's parameters
 
     Raises:
         StaleLeaseError: the lease is not the current one.
-        MissingObjectError: the store says that it lacks the input, or the end of it; whoever works
-            on batches will look whether that stays so, and none of its chunks is leased meanwhile.
+        MissingObjectError: the store says that it lacks the input or the end of it, or gives back
+            other lines; whoever works on batches will look whether that stays so, and none of its
+            chunks is leased meanwhile.
     """
     async with database.read() as session:
         statement = (
-            select(Chunk.line_index, Chunk.batch_id, File.storage_key)
+            select(
+                Chunk.line_index, Chunk.line_hashes, Chunk.batch_id, File.storage_key, File.sha256
+            )
             .join(Batch, Batch.id == Chunk.batch_id)
             .join(File, File.id == Batch.input_file_id)
             .where(
@@ -53,20 +56,26 @@ async def fetch_lines(  # noqa: PLR0913 - the call's parameters
     page = _page(unpack_lines(found.line_index), after=after, limit=limit)
     if not page:
         return b""
+    # Without the file's own hash nobody could tell later whether it or a single read was wrong.
+    hashes = {} if found.sha256 is None else unpack_hashes(found.line_hashes)
     try:
-        contents = await _read(storage, found.storage_key, page)
+        contents = await _read(storage, found.storage_key, page, hashes)
     except MissingObjectError:
         await _doubt(database, found.batch_id)
         raise
     return b"".join(_wire_line(item, content) for item, content in zip(page, contents, strict=True))
 
 
-async def _read(storage: Storage, key: str, page: Sequence[IndexedLine]) -> list[bytes]:
+async def _read(
+    storage: Storage, key: str, page: Sequence[IndexedLine], hashes: Mapping[int, bytes]
+) -> list[bytes]:
     ranges = [(item.offset_bytes, item.offset_bytes + item.length_bytes) for item in page]
     contents = await storage.read_ranges(key, ranges)
     for item, content in zip(page, contents, strict=True):
         if len(content) < item.length_bytes:
             raise MissingObjectError(f"the input file ends before line {item.line}")
+        if item.line in hashes and hash_of(content) != hashes[item.line]:
+            raise MissingObjectError(f"line {item.line} of the input file was altered")
     return contents
 
 

@@ -108,6 +108,7 @@ def part_of(
         solo=solo,
         prefix_group=chunk.prefix_group,
         density=chunk.density,
+        line_hashes=chunk.line_hashes,
         **_sizes(lines),
     )
 

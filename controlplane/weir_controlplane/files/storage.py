@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import glob
+import hashlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
@@ -125,6 +126,13 @@ class Storage:
                 return
             yield block
             position += len(block)
+
+    async def sha256(self, key: str) -> str:
+        """The hash of an object, in hex; reads all of it."""
+        digest = hashlib.sha256()
+        async for block in self.stream(key):
+            digest.update(block)
+        return digest.hexdigest()
 
     async def size_bytes(self, key: str) -> int:
         """The length of an object."""

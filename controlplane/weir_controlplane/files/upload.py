@@ -92,9 +92,7 @@ class Uploads:
             async for event in events:
                 await self._take(form, writer, event)
             filename, purpose, expiry_s = _check(form)
-        return await self._finish(
-            file, filename=filename, purpose=purpose, size_bytes=writer.bytes, expiry_s=expiry_s
-        )
+        return await self._finish(file, writer, filename, purpose, expiry_s)
 
     async def _take(self, form: _Form, writer: StorageWriter, event: Event) -> None:
         match event:
@@ -111,7 +109,7 @@ class Uploads:
                     raise PayloadTooLargeError(_too_large(bound), param="file")
 
     async def _finish(
-        self, file: File, *, filename: str, purpose: str, size_bytes: int, expiry_s: int | None
+        self, file: File, writer: StorageWriter, filename: str, purpose: str, expiry_s: int | None
     ) -> File:
         async with self._services.database.transaction() as session:
             expires_at = None if expiry_s is None else await clock_s(session) + expiry_s
@@ -121,7 +119,8 @@ class Uploads:
                     status="processed",
                     filename=filename,
                     purpose=purpose,
-                    size_bytes=size_bytes,
+                    size_bytes=writer.bytes,
+                    sha256=writer.sha256,
                     expires_at=expires_at,
                 ).returning(File)
             )

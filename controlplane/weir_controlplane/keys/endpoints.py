@@ -14,6 +14,7 @@ from weir_controlplane.keys.secret import Scope
 from weir_controlplane.services import ServicesDep
 
 Name = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\w.@ -]+$")]
+MAX_KEY_LIFE_S = 100 * 365 * 86_400
 router = APIRouter(prefix="/admin/v1")
 
 
@@ -38,7 +39,7 @@ class NewKey(BaseModel):
     agent_id: str | None = Field(
         default=None, min_length=1, max_length=200, pattern=r"^[\w./:@-]+$"
     )
-    expires_in_s: float | None = Field(default=None, gt=0)
+    expires_in_s: float | None = Field(default=None, gt=0, le=MAX_KEY_LIFE_S)
 
 
 @router.post("/tenants", status_code=status.HTTP_201_CREATED)

@@ -1,12 +1,15 @@
-"""Where the lines of a chunk lie in the input file, packed 20 bytes a line, sorted by line."""
+"""Where the lines of a chunk lie in the input file, and what they were: packed, sorted by line."""
 
 from __future__ import annotations
 
+import hashlib
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 _RECORD = struct.Struct("<IQII")  # line, byte offset, byte length, estimated tokens
+_HASH_BYTES = 8  # against what disks do, not against an enemy
+_HASH = struct.Struct(f"<I{_HASH_BYTES}s")  # line, hash of its content
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
@@ -33,6 +36,21 @@ def unpack_lines(index: bytes) -> list[IndexedLine]:
         IndexedLine(line=line, offset_bytes=offset, length_bytes=length, tokens=tokens)
         for line, offset, length, tokens in _RECORD.iter_unpack(index)
     ]
+
+
+def hash_of(content: bytes) -> bytes:
+    """The hash of a line without its line end."""
+    return hashlib.blake2b(content, digest_size=_HASH_BYTES).digest()
+
+
+def pack_hashes(hashes: Mapping[int, bytes]) -> bytes:
+    """The hashes of lines."""
+    return b"".join(_HASH.pack(line, digest) for line, digest in sorted(hashes.items()))
+
+
+def unpack_hashes(packed: bytes | None) -> dict[int, bytes]:
+    """The hashes by line; none where nobody has noted any."""
+    return dict(_HASH.iter_unpack(packed or b""))
 
 
 def line_ranges(lines: Iterable[int]) -> list[list[int]]:

@@ -101,6 +101,7 @@ class File(Base):
     size_bytes: Mapped[int]
     status: Mapped[str]  # uploading | processed | deleted (content still there) | purged
     storage_key: Mapped[str]
+    sha256: Mapped[str | None]  # of the content, hex; None: made here, or by an earlier release
     created_at: Mapped[float]
     expires_at: Mapped[float | None]
 
@@ -195,6 +196,7 @@ class Chunk(Base):
     lines: Mapped[int]
     size_bytes: Mapped[int]
     line_index: Mapped[bytes]  # packed by store.line_index, by line
+    line_hashes: Mapped[bytes | None]  # likewise; lines of its parent may be among them
 
     attempt: Mapped[int] = mapped_column(default=0)
     nonce: Mapped[str | None]

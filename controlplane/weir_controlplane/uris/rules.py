@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 SCHEMES = ("s3", "file", "https", "http")
 WRITABLE_SCHEMES = ("s3", "file")
@@ -80,10 +80,19 @@ def parse_uri(text: str) -> Uri:
         )
     if parts.netloc and _AUTHORITY.fullmatch(parts.netloc) is None:
         raise UriRefusedError("must have no user info, and a plain host or bucket")
+    if not _has_usable_port(parts):
+        raise UriRefusedError("must have a port of 1 to 65535, or none")
     path = parts.path.removeprefix("/").removesuffix("/")
     segments = tuple(_segment(part) for part in path.split("/")) if path else ()
     authority = parts.netloc if parts.scheme == "s3" else parts.netloc.lower()
     return Uri(scheme=parts.scheme, authority=authority, segments=segments)
+
+
+def _has_usable_port(parts: SplitResult) -> bool:
+    try:
+        return parts.port != 0
+    except ValueError:
+        return False
 
 
 def _segment(encoded: str) -> str:

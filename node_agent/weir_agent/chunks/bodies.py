@@ -6,6 +6,7 @@ Pure. A refusal is that line's result, worded as the OpenAI surface words a bad 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -84,7 +85,7 @@ def prepare(
             shown = _readable(name)
             raise BodyError(f"{shown} is not allowed in a batch line: leave it out", param=shown)
     kept = {name: value for name, value in body.items() if name in allowed}
-    _check_text(kept)
+    _check_values(kept)
     _check_numbers(kept, bounds)
     _check_choices(kept, bounds)
     _check_grammars(kept, bounds)
@@ -101,25 +102,34 @@ def output_tokens(body: Mapping[str, Any]) -> int | None:
     return None
 
 
-def _check_text(body: Mapping[str, Any]) -> None:
+def _check_values(body: Mapping[str, Any]) -> None:
     for name, value in body.items():
-        for text in _texts(value):
-            try:
-                text.encode()
-            except UnicodeEncodeError as error:
-                half = _readable(text[error.start])
+        for part in _leaves(value):
+            if isinstance(part, float) and not math.isfinite(part):
                 raise BodyError(
-                    f"{name} has {half}, one half of a surrogate pair, and is no text: a character "
-                    "was cut in two where the line was made",
-                    param=name,
-                ) from None
+                    f"{name} has a number that is too large: it is infinite", param=name
+                )
+            if isinstance(part, str):
+                _check_text(name, part)
 
 
-def _texts(value: object) -> Iterator[str]:
+def _check_text(name: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = _readable(text[error.start])
+        raise BodyError(
+            f"{name} has {half}, one half of a surrogate pair, and is no text: a character "
+            "was cut in two where the line was made",
+            param=name,
+        ) from None
+
+
+def _leaves(value: object) -> Iterator[str | float]:
     waiting = [value]
     while waiting:
         part = waiting.pop()
-        if isinstance(part, str):
+        if isinstance(part, str | float):
             yield part
         elif isinstance(part, list):
             waiting.extend(part)
