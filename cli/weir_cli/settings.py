@@ -40,6 +40,12 @@ def client_settings(url: str | None, api_key: str | None) -> ClientSettings:
             remedy="give --url or WEIR_URL like http://127.0.0.1:8080",
             status=ExitStatus.USAGE,
         ) from None
+    if settings.api_key is not None and not settings.api_key.get_secret_value().isascii():
+        raise CliError(
+            "api_key: has characters that no key has",
+            remedy="give --api-key or WEIR_API_KEY as `weir keys create` showed it",
+            status=ExitStatus.USAGE,
+        )
     if settings.api_key is None or not settings.api_key.get_secret_value():
         raise CliError(
             "api_key: no API key given",

@@ -78,6 +78,13 @@ def run(settings: Settings | None = None) -> None:
     except _START_ERRORS as error:
         _log.error("control_plane_stopped", error=f"{type(error).__name__}: {error}")
         raise SystemExit(1) from None
+    except SystemExit:  # uvicorn's, which has said what the address lacks
+        where = f"{settings.host}:{settings.port}"
+        _log.error(
+            "control_plane_stopped",
+            error=f"host, port: {where} cannot be listened on (set WEIR_HOST, WEIR_PORT)",
+        )
+        raise SystemExit(1) from None
 
 
 async def _serve(settings: Settings) -> None:

@@ -9,14 +9,38 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import (
+    Field,
+    HttpUrl,
+    SecretStr,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 DAY_S = 86_400
 MAX_LIFE_S = 3650 * DAY_S
 MAX_COUNT = 2**53  # what JSON and the database hold exactly
 MIB_BYTES = 1 << 20
+
+
+_WEB_ADDRESS = TypeAdapter(HttpUrl)
+
+
+def _check_port(url: SecretStr | None) -> None:
+    """Checks that a URL's port is one; its own error would show the URL, with its password.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        _ = None if url is None else urlsplit(url.get_secret_value()).port
+    except ValueError:
+        raise ValueError("must have a port of 0 to 65535, or none") from None
 
 
 class Settings(BaseSettings):
@@ -263,6 +287,7 @@ class Settings(BaseSettings):
         schemes = ("sqlite+aiosqlite:///", "postgresql+asyncpg://")
         if value is not None and not value.get_secret_value().startswith(schemes):
             raise ValueError(f"must start with {' or '.join(schemes)}")
+        _check_port(value)
         return value
 
     @field_validator("redis_url")
@@ -271,6 +296,16 @@ class Settings(BaseSettings):
         schemes = ("redis://", "rediss://", "unix://")
         if value is not None and not value.get_secret_value().startswith(schemes):
             raise ValueError(f"must start with {', '.join(schemes)}")
+        _check_port(value)
+        return value
+
+    @field_validator("public_url", "kubernetes_api_url")
+    @classmethod
+    def _web_address(cls, value: str | None) -> str | None:
+        try:
+            _ = None if value is None else _WEB_ADDRESS.validate_python(value)
+        except ValidationError:
+            raise ValueError("must be an http or https URL with a host") from None
         return value
 
     @model_validator(mode="after")

@@ -12,13 +12,25 @@ import socket
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    HttpUrl,
+    SecretStr,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 DAY_S = 86_400
 MAX_COUNT = 2**53  # what JSON holds exactly
 KIB_BYTES = 1 << 10
 MIB_BYTES = 1 << 20
+
+
+_WEB_ADDRESS = TypeAdapter(HttpUrl)
 
 
 class SettingsError(Exception):
@@ -98,7 +110,7 @@ class AgentSettings(BaseSettings):
     static_budget_s: float | None = Field(
         default=None,
         gt=0,
-        allow_inf_nan=False,
+        le=3600,
         description="Step budget of preset `hygen`, in seconds, found by profiling; other presets "
         "find their own.",
     )
@@ -210,6 +222,15 @@ class AgentSettings(BaseSettings):
             return json.loads(value) if isinstance(value, str) else value
         except ValueError as error:
             raise ValueError(f"must be JSON: {error}") from None
+
+    @field_validator("control_plane_url")
+    @classmethod
+    def _web_address(cls, value: str | None) -> str | None:
+        try:
+            _ = None if value is None else _WEB_ADDRESS.validate_python(value)
+        except ValidationError:
+            raise ValueError("must be an http or https URL with a host") from None
+        return value
 
     @field_validator("engine_args", mode="before")
     @classmethod

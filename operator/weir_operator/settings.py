@@ -11,13 +11,23 @@ import socket
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import (
+    Field,
+    HttpUrl,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from weir_operator.planning.observed import OperatorDefaults
 
 DAY_S = 86_400
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+_WEB_ADDRESS = TypeAdapter(HttpUrl)
 
 
 class OperatorSettings(BaseSettings):
@@ -169,6 +179,15 @@ class OperatorSettings(BaseSettings):
         description="How long the deletion of a BatchJob waits for a control plane that does not "
         "answer.",
     )
+
+    @field_validator("control_plane_url")
+    @classmethod
+    def _web_address(cls, value: str) -> str:
+        try:
+            _WEB_ADDRESS.validate_python(value)
+        except ValidationError:
+            raise ValueError("must be an http or https URL with a host") from None
+        return value
 
     @field_validator("namespaces", mode="before")
     @classmethod

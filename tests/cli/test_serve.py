@@ -5,9 +5,14 @@ from __future__ import annotations
 import builtins
 
 import pytest
+from annotated_types import Le
+from pydantic_settings import BaseSettings
 
+from weir_agent.settings import AgentSettings
 from weir_cli.errors import ExitStatus
 from weir_cli.main import main
+from weir_controlplane.settings import Settings
+from weir_operator.settings import OperatorSettings
 
 
 @pytest.mark.parametrize(
@@ -16,7 +21,12 @@ from weir_cli.main import main
         ("controlplane", "WEIR_PORT", "eighty", "WEIR_PORT: Input should be a valid integer"),
         ("controlplane", "WEIR_DATABASE_URL", "mysql://", "WEIR_DATABASE_URL: must start with"),
         ("agent", "WEIR_AGENT_ID", "a b", "WEIR_AGENT_ID: String should match pattern"),
-        ("agent", "WEIR_SLO", "p99=1", '"slo"'),
+        ("controlplane", "WEIR_SWEEP_S", "1e400", "WEIR_SWEEP_S: Input should be less than"),
+        ("controlplane", "WEIR_PUBLIC_URL", "http://[", "WEIR_PUBLIC_URL: must be an http"),
+        ("controlplane", "WEIR_REDIS_URL", "redis://h:x/0", "WEIR_REDIS_URL: must have a port"),
+        ("agent", "WEIR_SLO", "p99=1", "WEIR_SLO: must be JSON"),
+        ("agent", "WEIR_DRAIN_S", "inf", "WEIR_DRAIN_S: Input should be less than"),
+        ("agent", "WEIR_CONTROL_PLANE_URL", "http://", "WEIR_CONTROL_PLANE_URL: must be an http"),
         ("agent", "WEIR_SLO", '[{"metric": "tbt"}]', "WEIR_SLO: 0.statistic: Field required"),
     ],
 )
@@ -33,6 +43,17 @@ def test_a_wrong_setting_is_named(
     captured = capsys.readouterr().err
     assert said in captured
     assert "docs/operations.md" in captured
+
+
+@pytest.mark.parametrize("settings", [Settings, AgentSettings, OperatorSettings])
+def test_every_number_has_an_end(settings: type[BaseSettings]) -> None:
+    """What no clock, database or system call takes must be refused at the start."""
+    endless = []
+    for name, field in settings.model_fields.items():
+        if field.annotation in {int, float, int | None, float | None}:
+            bounds = [item for item in field.metadata if isinstance(item, Le)]
+            endless += [] if bounds else [name]
+    assert endless == []
 
 
 def test_a_missing_extra_is_named(

@@ -93,6 +93,8 @@ def test_a_plan_that_cannot_hold_says_so(capsys: pytest.CaptureFixture[str]) -> 
         (["--start", "1000000"], "no request is left"),
         (["--offline", "nothing"], "'nothing' is no kind"),
         (["--offline", "synthetic:x"], "synthetic:x"),
+        (["--offline", "synthetic:²"], "synthetic:²"),
+        (["--replicas", "99999999999999999999"], "--replicas"),
         (["--offline", "mmlu:one"], "mmlu:one"),
         (["--preset", "hygen"], "static_budget_s"),
     ],
@@ -123,6 +125,26 @@ def test_a_bad_row_names_the_option_row_and_field(
     path.write_bytes(gzip.compress(b"arrival_s,input_tokens,output_tokens\n0,0,1\n"))
     assert main(["sim", "--trace", str(path)]) == ExitStatus.USAGE
     assert "--trace: trace row 2: input_tokens is '0'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (gzip.compress(b"arrival_s" * 99, mtime=0)[:12] + b"\xff" * 40, "give a readable text"),
+        (b"x" * 200_000, "--trace: field larger than field limit"),
+        (b"[" * 100_000, "--trace: "),
+    ],
+    ids=["gzip", "field", "depth"],
+)
+@pytest.mark.parametrize("kind", ["csv", "mooncake"])
+def test_a_file_that_is_no_trace_at_all_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, content: bytes, message: str
+) -> None:
+    path = tmp_path / "trace"
+    path.write_bytes(content)
+    assert main(["sim", "--trace", f"{kind}:{path}"]) == ExitStatus.USAGE
+    if kind == "csv":
+        assert message in " ".join(capsys.readouterr().err.split())
 
 
 def test_offline_sets_of_every_kind(tmp_path: Path) -> None:

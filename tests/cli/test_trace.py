@@ -12,6 +12,7 @@ from weir_cli.demo.trace import TraceRow, bundled_trace, fit, read_trace
 from weir_cli.errors import CliError, ExitStatus
 
 HEADER = b"arrival_s,input_tokens,output_tokens\n"
+SPOILED = gzip.compress(HEADER + b"0,1,1\n", mtime=0)[:12] + b"\xff" * 40
 
 
 def read(tmp_path: Path, content: bytes) -> list[TraceRow]:
@@ -53,6 +54,7 @@ def test_columns_are_found_by_name(tmp_path: Path) -> None:
         (HEADER + b"0,1,1\n\xff\n", "line 3: not UTF-8 text"),
         (b"\x1f\x8b broken", "broken gzip file"),
         (gzip.compress(HEADER + b"0,1,1\n", mtime=0)[:-9], "broken gzip file"),
+        (SPOILED, "broken gzip file"),
     ],
 )
 def test_a_broken_trace_is_named_with_its_place_and_the_remedy(

@@ -93,6 +93,8 @@ async def test_a_wrong_create_names_the_field(
     answer = await tenant.post("/v1/batches", content=content, headers=headers)
     assert answer.status_code == (404 if changes == {"input_file_id": "file-none"} else 400)
     assert answer.json()["error"]["param"] == param
+    assert answer.json()["error"]["message"].startswith(f"{param}: ")
+    assert "Value error" not in answer.text
     assert (await tenant.get("/v1/batches")).json()["data"] == []
 
 
@@ -103,8 +105,9 @@ async def test_a_wrong_create_names_the_field(
         (b"", "must be a JSON object"),
         (b"null", "must be a JSON object"),
         (b"{", "is not JSON: Expecting property name enclosed in double quotes at character 2"),
-        (b"[" * 100_000, "body"),
-        (b"\xff", "body"),
+        (b"[" * 100_000, "is not JSON: it is not UTF-8, nests too deep"),
+        (b"\xff", "is not JSON: it is not UTF-8"),
+        (b'{"input_file_id": ' + b"9" * 5000 + b"}", "a number of more than 4300 digits"),
     ],
 )
 async def test_a_body_that_is_no_json_is_a_400(

@@ -74,7 +74,13 @@ def test_an_upload_that_runs_at_sigterm_is_finished(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
+        ({"host": "300.1.1.1"}, "host, port: 300.1.1.1:0 cannot be listened on"),
         ({"files_url": "gopher://x"}, "files_url"),
+        ({"files_url": "http://127.0.0.1:{port}/"}, "nothing can be written to http://"),
+        (
+            {"database_url": "sqlite+aiosqlite:////proc/weir/weir.db"},
+            "data_dir, database_url: /proc/weir cannot be written",
+        ),
         ({"files_url": "file:///proc/weir"}, "files_url: /proc/weir cannot be used"),
         (
             {"database_url": "postgresql+asyncpg://a:b@127.0.0.1:{port}/x", "database_wait_s": "0"},

@@ -43,6 +43,8 @@ Json = dict[str, Any]
         "s3://key:secret@bucket/a",
         "https://user@host/a",
         "https://host:80:90/a",
+        "https://host:99999/a",
+        "https://host:0/a",
         "https://[::1]/a",
         "zip://x::s3://bucket/a",
         "simplecache::s3://bucket/a",

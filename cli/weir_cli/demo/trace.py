@@ -9,6 +9,7 @@ import csv
 import gzip
 import io
 import math
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
@@ -97,7 +98,7 @@ def _text(content: bytes, name: str) -> str:
     if content[:2] == b"\x1f\x8b":
         try:
             content = gzip.decompress(content)
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             raise _wrong(f"{name}: broken gzip file ({error})") from error
     try:
         return content.decode("utf-8-sig")

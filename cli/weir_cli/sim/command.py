@@ -49,7 +49,7 @@ def sim(  # noqa: PLR0913 - one option each
     trace: Trace = None,
     offline: Offline = "synthetic",
     slo: Slos = [],  # noqa: B006 - typer copies it
-    replicas: Annotated[int, typer.Option(min=1, help="Replicas of the fleet.")] = 1,
+    replicas: Annotated[int, typer.Option(min=1, max=10_000, help="Replicas of the fleet.")] = 1,
     seconds: Annotated[float, typer.Option(min=1, help="Simulated seconds of arrivals.")] = 300.0,
     start: Annotated[float, typer.Option(min=0, help="Where in the trace to begin.")] = 0.0,
     time_scale: Annotated[float, typer.Option(min=1e-6, help="Multiplies arrival times.")] = 1.0,

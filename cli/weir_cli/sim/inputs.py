@@ -127,7 +127,7 @@ def _synthetic(rng: np.random.Generator, count: str) -> Specs:
     Raises:
         CliError: the count is none.
     """
-    if count and not (count.isdigit() and int(count) > 0):
+    if count and not (count.isascii() and count.isdigit() and int(count) > 0):
         raise CliError(
             f"--offline synthetic:{count}",
             remedy="give a number of documents above 0",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,11 +18,11 @@ def named(option: str) -> Iterator[None]:
     """Turns what the engine finds wrong into a sentence about an option.
 
     Raises:
-        CliError: in place of a ConfigError inside.
+        CliError: in place of a ConfigError inside, or of a parser's that has met no such file.
     """
     try:
         yield
-    except ConfigError as error:
+    except (ConfigError, csv.Error, RecursionError) as error:
         raise CliError(f"{option}: {error}", status=ExitStatus.USAGE) from error
 
 
@@ -51,7 +53,7 @@ def read_lines(path: Path) -> list[str]:
             with gzip.open(path, "rt", encoding="utf-8") as text:
                 return text.read().splitlines()
         return path.read_text("utf-8").splitlines()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise CliError(
             f"{path}: {error}", remedy="give a readable text file", status=ExitStatus.USAGE
         ) from error

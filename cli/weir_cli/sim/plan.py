@@ -61,7 +61,7 @@ def plan(  # noqa: PLR0913 - one option each
     sample: Annotated[
         float, typer.Option(min=60, help="Seconds of the trace that stand for a day.")
     ] = 1800.0,
-    most: Annotated[int, typer.Option(min=1, help="Most replicas to try.")] = 32,
+    most: Annotated[int, typer.Option(min=1, max=10_000, help="Most replicas to try.")] = 32,
     backend: Backend = "sequential",
     max_batched_tokens: BatchedTokens = 2048,
     max_seqs: Seqs = 256,

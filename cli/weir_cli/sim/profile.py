@@ -10,10 +10,8 @@ from typing import Annotated
 import typer
 
 from weir_cli.console import out
-from weir_cli.errors import CliError, ExitStatus
-from weir_cli.sim.options import read_lines
+from weir_cli.sim.options import named, read_lines
 from weir_cli.sim.outcome import write_text
-from weir_engine.errors import ConfigError
 from weir_engine.sim.recorded import RecordedProfile, Recording
 
 _KEPT_OUT = 5  # one step of so many judges the fit of the others
@@ -46,10 +44,8 @@ def _make(steps: Path, output: Path, judge: Path | None) -> None:
         recording = replace(recording, steps=recording.steps[:kept])
     else:
         judged = _read(judge).steps
-    try:
+    with named(str(steps)):
         found = RecordedProfile.fit(recording)
-    except ConfigError as error:
-        raise CliError(f"{steps}: {error}", status=ExitStatus.USAGE) from error
     error_share = found.cost.error(judged) if judged else None
     answer = {
         **found.plain(),
@@ -72,7 +68,5 @@ def _read(path: Path) -> Recording:
     Raises:
         CliError: the file or a row of it cannot be used.
     """
-    try:
+    with named(str(path)):
         return Recording.read(read_lines(path))
-    except ConfigError as error:
-        raise CliError(f"{path}: {error}", status=ExitStatus.USAGE) from error

@@ -65,8 +65,10 @@ class Storage:
                 await writer.write(b"weir")
             found = await self.read(key, 0, 4)
             await self.delete(key)
-        except (StorageError, StorageFullError) as error:
+        except (StorageError, StorageFullError, NotImplementedError) as error:
             cause = error.__cause__ or error
+            if isinstance(error, NotImplementedError):  # fsspec's word of what only reads
+                cause = OSError(f"nothing can be written to {get_protocol(self._root)}://")
             raise StorageError(f"files_url: {self._root} cannot be used: {cause}") from error
         if found != b"weir":
             raise StorageError(f"files_url: {self._root} gives back other bytes than it was given")

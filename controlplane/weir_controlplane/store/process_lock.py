@@ -25,9 +25,15 @@ class ProcessLock:
 
         Raises:
             DatabaseInUseError: another process has it: stop that one, or use PostgreSQL.
+            ConnectionError: the folder cannot be written.
         """
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        file = self._path.open("a+", encoding="utf-8")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            file = self._path.open("a+", encoding="utf-8")
+        except OSError as error:
+            raise ConnectionError(
+                f"data_dir, database_url: {self._path.parent} cannot be written: {error}"
+            ) from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
