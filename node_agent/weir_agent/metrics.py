@@ -13,13 +13,21 @@ class AgentMetrics:
     """All metrics of one agent, in a registry of its own."""
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
+        self._sums: dict[str, float] = {}
+        self._of_requests()
+        self._of_the_engine()
+        self._of_its_policy()
+        self._of_objectives()
+        self._of_batch_work()
+
+    def _of_requests(self) -> None:
         self.online_latency = {
             metric: Histogram(
                 f"weir_online_{metric}_seconds",
                 f"{metric.upper()} of streamed online requests, measured where responses leave.",
                 buckets=_SECONDS,
-                registry=registry,
+                registry=self.registry,
             )
             for metric in ("ttft", "tbt", "tpot")
         }
@@ -27,15 +35,37 @@ class AgentMetrics:
             "weir_offline_line_seconds",
             "Time from an offline line's entry into the engine to its answer.",
             buckets=(0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600),
-            registry=registry,
+            registry=self.registry,
         )
-        self.kv_blocks = self._gauge("kv_blocks", "KV blocks in use, by class.", "class")
-        self.kv_threshold = self._gauge(
-            "offline_kv_threshold_blocks", "KV blocks that offline work may hold."
-        )
-        self.kv_total = self._gauge("kv_total_blocks", "KV blocks of the engine.")
         self.requests = self._gauge(
             "engine_requests", "Requests in the engine, by class and state.", "class", "state"
+        )
+
+    def _of_the_engine(self) -> None:
+        self.engine_up = self._gauge("engine_up", "1 while the engine computes.")
+        self.engine_restarts = self._counter(
+            "engine_restarts", "Restarts of the agent's child and its engine after a death."
+        )
+        self.kv_blocks = self._gauge("kv_blocks", "KV blocks in use, by class.", "class")
+        self.kv_total = self._gauge("kv_total_blocks", "KV blocks of the engine.")
+        self.tokens = self._counter(
+            "tokens", "Tokens served, by class, and offline ones computed.", "class", "kind"
+        )
+        self.steps = self._counter("engine_steps", "Steps of the engine.")
+        self.step_seconds = self._gauge(
+            "engine_step_seconds", "Duration of a step over the last minute.", "statistic"
+        )
+        self.predictor_mape = self._gauge(
+            "predictor_mape", "Mean relative error of predicted step times."
+        )
+        self.preemptions = self._counter("preemptions", "Offline requests preempted.")
+        self.divergences = self._counter(
+            "plan_divergences", "Steps in which the engine did not do what was planned."
+        )
+
+    def _of_its_policy(self) -> None:
+        self.kv_threshold = self._gauge(
+            "offline_kv_threshold_blocks", "KV blocks that offline work may hold."
         )
         self.slots = self._gauge("offline_seq_slots", "Offline requests that may run at once.")
         self.step_budget = self._gauge(
@@ -47,20 +77,8 @@ class AgentMetrics:
         self.policy_source = self._gauge(
             "policy_source", "1 for the source that holds now.", "source"
         )
-        self.tokens = self._counter(
-            "tokens", "Tokens served, by class, and offline ones computed.", "class", "kind"
-        )
-        self.steps = self._counter("engine_steps", "Steps of the engine.")
-        self.preemptions = self._counter("preemptions", "Offline requests preempted.")
-        self.divergences = self._counter(
-            "plan_divergences", "Steps in which the engine did not do what was planned."
-        )
-        self.step_seconds = self._gauge(
-            "engine_step_seconds", "Duration of a step over the last minute.", "statistic"
-        )
-        self.predictor_mape = self._gauge(
-            "predictor_mape", "Mean relative error of predicted step times."
-        )
+
+    def _of_objectives(self) -> None:
         self.slo_measured = self._gauge(
             "slo_measured_seconds", "What an SLO measures now.", "metric", "statistic"
         )
@@ -70,17 +88,14 @@ class AgentMetrics:
         self.slo_attained = self._gauge(
             "slo_attained", "1 while an SLO holds over the last minute.", "metric", "statistic"
         )
-        self.engine_restarts = self._counter(
-            "engine_restarts", "Restarts of the agent's child and its engine after a death."
-        )
-        self.engine_up = self._gauge("engine_up", "1 while the engine computes.")
+
+    def _of_batch_work(self) -> None:
         self.spool_bytes = self._gauge("spool_bytes", "Stored results that are not accepted yet.")
         self.spool_reserved = self._gauge("spool_reserved_bytes", "Worst case of held chunks.")
         self.chunks = self._gauge("chunks_held", "Chunks leased to this agent.")
         self.lines = self._counter("offline_lines", "Offline lines by outcome.", "outcome")
         self.commits = self._counter("chunk_commits", "Commits of chunks by answer.", "state")
         self.syncs = self._counter("syncs", "Calls to the control plane by outcome.", "outcome")
-        self._sums: dict[str, float] = {}
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"weir_{name}", text, labels, registry=self.registry)

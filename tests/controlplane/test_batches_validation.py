@@ -85,7 +85,7 @@ def test_a_line_that_is_no_json_is_told_why(second: bytes, message: str) -> None
 def test_an_unknown_model_is_a_mismatch() -> None:
     found = check(value("a", body={"model": "huge"}))
     assert found.errors[0].code == "model_mismatch"
-    assert "no service serves 'huge'" in found.errors[0].message
+    assert "no service serves 'huge'; served: 'big', 'tiny'" in found.errors[0].message
 
 
 @pytest.mark.parametrize("lines", [(), (b"",), (b"  ", b"\t", b"")])

@@ -21,6 +21,7 @@ from weir_controlplane.store.line_index import hash_of
 
 MAX_LISTED_ERRORS = 100
 MAX_CUSTOM_ID_CHARS = 512
+MAX_NAMED_MODELS = 10
 _STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]')
 
 
@@ -186,12 +187,19 @@ class _Check:
             raise _RefusedError("model_mismatch", "body.model: must name a model", "body.model")
         if self.findings.model is None:
             if model not in self._rules.models:
-                message = f"body.model: no service serves {model[:100]!r}"
+                message = f"body.model: no service serves {model[:100]!r}; {self._served()}"
                 raise _RefusedError("model_mismatch", message, "body.model")
             self.findings.model = model
         elif model != self.findings.model:
             message = f"body.model: must be {self.findings.model!r}, as in the lines before"
             raise _RefusedError("model_mismatch", message, "body.model")
+
+    def _served(self) -> str:
+        names = sorted(self._rules.models)
+        if not names:
+            return "none is served to this tenant so far"
+        more = ", …" if len(names) > MAX_NAMED_MODELS else ""
+        return f"served: {', '.join(map(repr, names[:MAX_NAMED_MODELS]))}{more}"
 
 
 def _why(error: Exception, raw: RawLine) -> str:
