@@ -60,7 +60,8 @@ ROOM = (
     ),
     Panel(
         title="Online KV demand: forecast against actual",
-        description="What the control plane keeps free for online work, and what online work took.",
+        description="What the control plane keeps free for online work, what online requests hold, "
+        "and with it the free blocks in which they are likely to find their prefixes.",
         unit="short",
         queries=[
             Query(
@@ -69,7 +70,12 @@ ROOM = (
             ),
             Query(
                 expr=f"max by (agent) (weir_pod_online_kv_blocks{{{SERVICE}}})",
-                legend="{{agent}} actual",
+                legend="{{agent}} held",
+            ),
+            Query(
+                expr=f"max by (agent) (weir_pod_online_kv_blocks{{{SERVICE}}} + "
+                f"weir_pod_online_reuse_blocks{{{SERVICE}}})",
+                legend="{{agent}} held and found again",
             ),
         ],
     ),

@@ -52,15 +52,19 @@ class StandIn:
         self._server = server
 
     @classmethod
-    async def start(cls, workload: str, *, seed: int, core: int, log: Path) -> StandIn:
-        """Starts without work to hand out."""
+    async def start(
+        cls, workload: str, *, seed: int, core: int, log: Path, forecasts: bool = False
+    ) -> StandIn:
+        """Starts without work to hand out; see ``StubPolicy`` for ``forecasts``."""
         port = free_port()
         setup = StubSetup(
             model=MODEL,
             shape=WORKLOADS[workload].offline,
             seed=seed,
             policy=StubPolicy(
-                offline_kv_blocks=int(BLOCKS * OFFLINE_KV_SHARE), offline_seq_slots=SEQUENCES
+                offline_kv_blocks=int(BLOCKS * OFFLINE_KV_SHARE),
+                offline_seq_slots=SEQUENCES,
+                forecasts=forecasts,
             ),
         )
         command = [sys.executable, "-m", "weir_cli.loadlab.control_stub"]

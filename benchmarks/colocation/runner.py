@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from benchmarks.colocation.arms import ONLINE_ONLY, Run
@@ -53,13 +54,7 @@ async def running_server(
     os.sched_setaffinity(0, bench.cores.both)  # a start may use both cores
     try:
         if setup.scheduler == "weir":
-            kind = RealControl if setup.real_control_plane else StandIn
-            control = await kind.start(
-                workload,
-                seed=bench.seed,
-                core=bench.cores.client,
-                log=log.with_suffix(".control.log"),
-            )
+            control = await _control(bench, setup, workload, log.with_suffix(".control.log"))
             data_dir = bench.folder / "agents" / str(port)
             spec = weir_server(bench.model, setup, port, control=control, data_dir=data_dir)
         else:
@@ -78,6 +73,13 @@ async def running_server(
         await server.stop(grace_s=3.0)
         if control is not None:
             await control.stop()
+
+
+async def _control(bench: Bench, setup: EngineSetup, workload: str, log: Path) -> Control:
+    core = bench.cores.client
+    if setup.real_control_plane:
+        return await RealControl.start(workload, seed=bench.seed, core=core, log=log)
+    return await StandIn.start(workload, seed=bench.seed, core=core, log=log, forecasts=True)
 
 
 async def execute(

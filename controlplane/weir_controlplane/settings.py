@@ -227,6 +227,13 @@ class Settings(BaseSettings):
         description="Share of a pod's KV blocks for offline work while its online demand is not "
         "known.",
     )
+    max_online_reuse_kv_fraction: float = Field(
+        default=0.75,
+        ge=0,
+        le=1,
+        description="Largest share of a pod's KV blocks kept free because online requests find "
+        "their prefixes there.",
+    )
     max_offline_slots: int = Field(
         default=256, ge=0, le=1 << 20, description="Most offline sequences that may run in a pod."
     )

@@ -89,11 +89,18 @@ class Lease:
 
 
 def active_policy(
-    lease: Lease | None, now_s: float, *, total_blocks: int, history: Sequence[int]
+    lease: Lease | None,
+    now_s: float,
+    *,
+    total_blocks: int,
+    history: Sequence[int],
+    reuse_blocks: int = 0,
 ) -> ActivePolicy:
     """The policy at ``now_s``.
 
-    One lease length of the control plane's, one of our own forecast, then online only.
+    One lease length of the control plane's, one of our own forecast, then online only. Our own
+    leaves free what the forecast over ``history`` says and ``reuse_blocks``, in which online
+    requests find their prefixes.
     """
     if lease is None:
         return ONLINE_ONLY
@@ -108,7 +115,7 @@ def active_policy(
             lease_s=left_s,
         )
     if left_s + policy.lease_s > 0:
-        free = max(0, total_blocks - forecast_blocks(history))
+        free = max(0, total_blocks - forecast_blocks(history) - reuse_blocks)
         return ActivePolicy(
             source="forecast",
             offline_kv_blocks=min(free, policy.offline_kv_blocks),

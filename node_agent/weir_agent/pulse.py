@@ -42,6 +42,7 @@ _LEVELS = (
     "total_blocks",
     "block_size_tokens",
     "online_kv_blocks",
+    "online_reuse_blocks",
     "offline_kv_blocks",
     "free_kv_blocks",
     "online_running",
@@ -120,6 +121,7 @@ class EnginePulse:
             now_s,
             total_blocks=int(self._report.get("total_blocks", 0)),
             history=self._demand.values(),
+            reuse_blocks=int(self._report.get("online_reuse_blocks", 0)),
         )
         if active.source != self.active.source:
             log.info("policy.source", source=active.source, was=self.active.source)

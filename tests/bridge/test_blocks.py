@@ -87,7 +87,7 @@ class Pool:
                 (last if block.block_hash is not None else first).append(block)
         self.queue.prepend_n(first)
         self.queue.append_n(last)
-        self.ledger.released(request.id)
+        self.ledger.released(request.id, request.block_hashes)
 
 
 def request(name: str, prompt: str, *, offline: bool = False) -> Request:

@@ -124,6 +124,18 @@ def online_hits(host: EngineHost, *, classed: bool) -> int:
     return int(driver.telemetry()["online_hit_tokens"] - before)
 
 
+def test_the_agent_is_told_what_conversations_find_again(host: EngineHost) -> None:
+    """Three others between two turns: what they left may be found as well."""
+    rng = numbers(14)
+    driver = host.use_weir({"policy": {"offline_kv_blocks": 60, "offline_seq_slots": 4}}, blocks=81)
+    conversation = text(rng, 320)
+    for number, prompt in enumerate([conversation, *(text(rng, 160) for _ in range(3))]):
+        host.run([Ask(id=f"first{number}", prompt=prompt, output=2)])
+    assert driver.telemetry()["online_reuse_blocks"] == 0
+    host.run([Ask(id="second", prompt=conversation + text(rng, 40), output=2)])
+    assert 10 + 3 * 5 <= driver.telemetry()["online_reuse_blocks"] <= 11 + 3 * 5
+
+
 def test_a_flood_of_batch_prompts_leaves_online_prefixes_cached(host: EngineHost) -> None:
     """Echo §4.2: eviction by class, then age. Plain LRU loses them."""
     assert online_hits(host, classed=True) == 320

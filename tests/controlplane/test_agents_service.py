@@ -115,6 +115,19 @@ async def test_a_pods_past_outlives_the_control_plane(tmp_path: Path) -> None:
         assert policy["offline_kv_blocks"] == 500
 
 
+async def test_what_online_requests_find_again_is_kept_from_offline_work(desk: Lab) -> None:
+    """Design §1: a pod whose conversations come back needs their histories as well."""
+    agent = desk.agent()
+    await agent.sync(telemetry=telemetry(online_kv_blocks=100))
+    before = agent.last["policy"]["offline_kv_blocks"]
+    await agent.sync(telemetry=telemetry(online_kv_blocks=100, online_reuse_blocks=700))
+    policy = agent.last["policy"]
+    assert policy["forecast"]["online_kv_blocks"] == 800
+    assert policy["offline_kv_blocks"] == 200 < before
+    await agent.sync(telemetry=telemetry(online_kv_blocks=100))  # a quiet hour later
+    assert agent.last["policy"]["offline_kv_blocks"] == before
+
+
 async def test_operators_see_agents_with_telemetry_and_policy(desk: Lab) -> None:
     agent = desk.agent(revision="r1")
     await agent.sync(telemetry=telemetry(online_kv_blocks=123))

@@ -16,10 +16,13 @@ def expects(blocks: int) -> Forecast:
     return Forecast(method="mean_sigma", online_kv_blocks=blocks, scores=())
 
 
-def pod(total: int = 1000, *, online: int = 0, offline: int = 0, running: int = 0) -> PodKv:
+def pod(
+    total: int = 1000, *, online: int = 0, reused: int = 0, offline: int = 0, running: int = 0
+) -> PodKv:
     return PodKv(
         total_blocks=total,
         online_kv_blocks=online,
+        online_reuse_blocks=reused,
         offline_kv_blocks=offline,
         offline_running=running,
     )
@@ -35,6 +38,12 @@ def test_the_threshold_is_what_the_forecast_leaves() -> None:
 
 def test_demand_above_the_forecast_counts_as_it_is() -> None:
     assert decide(pod(online=800), expects(300), PolicyLimits()).offline_kv_blocks == 200
+
+
+def test_histories_that_come_back_are_kept_up_to_a_share() -> None:
+    limits = PolicyLimits(max_reuse_fraction=0.5)
+    assert decide(pod(online=100, reused=400), expects(300), limits).offline_kv_blocks == 300
+    assert decide(pod(online=100, reused=900), expects(300), limits).offline_kv_blocks == 200
 
 
 def test_a_fresh_pod_gets_a_conservative_share() -> None:

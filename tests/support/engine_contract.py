@@ -28,6 +28,7 @@ LEVELS = {
     "total_blocks",
     "block_size_tokens",
     "online_kv_blocks",
+    "online_reuse_blocks",
     "offline_kv_blocks",
     "free_kv_blocks",
     "offline_served_tokens",

@@ -87,6 +87,7 @@ class FakeEngine:
             "total_blocks": 100,
             "block_size_tokens": 32,
             "online_kv_blocks": 10,
+            "online_reuse_blocks": 0,
             "offline_kv_blocks": 5,
             "free_kv_blocks": 85,
             "offline_served_tokens": 3 * len(self.executed),

@@ -26,15 +26,26 @@ from weir_cli.loadlab.workload import (
     OfflineShape,
     offline_supply,
 )
+from weir_controlplane.agents.pods import pod_kv
+from weir_controlplane.agents.schemas import Telemetry
+from weir_controlplane.forecast.choose import Forecast
+from weir_controlplane.forecast.demand import Bucket, Demand
+from weir_controlplane.forecast.methods import History, MeanSigma
+from weir_controlplane.policy.decide import PolicyLimits, decide
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StubPolicy:
-    """What every sync grants: the agent's KV blocks and sequences for offline work."""
+    """What a sync grants: KV blocks and sequences for offline work.
+
+    ``offline_kv_blocks`` is what is granted at most; with ``forecasts`` it is what the control
+    plane's own policy leaves of it, with the syncs so far as the pod's past hour.
+    """
 
     offline_kv_blocks: int
     offline_seq_slots: int
     lease_s: float = 30.0
+    forecasts: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +97,7 @@ class ControlStub:
         self._handed_out = 0
         self._opened = False
         self._uploads: dict[str, bytes] = {}
+        self._past: list[Bucket] = []
 
     def app(self) -> Starlette:
         """The HTTP application."""
@@ -126,13 +138,14 @@ class ControlStub:
         ):
             leases.append(self._lease())
         policy = self._setup.policy
+        blocks = self._blocks() if policy.forecasts else policy.offline_kv_blocks
         return JSONResponse(
             {
                 "incarnation": 1,
                 "next_sync_s": 1.0,
                 "policy": {
                     "lease_s": policy.lease_s,
-                    "offline_kv_blocks": policy.offline_kv_blocks,
+                    "offline_kv_blocks": blocks,
                     "offline_seq_slots": policy.offline_seq_slots,
                     "step_budget_s": None,
                     "forecast": {"method": "fixed", "online_kv_blocks": 0},
@@ -144,6 +157,20 @@ class ControlStub:
                 "adopted": [],
             }
         )
+
+    def _blocks(self) -> int:
+        told = Telemetry.model_validate(self.counts.telemetry)
+        if told.total_blocks == 0:
+            return 0
+        self._past.append(Bucket.of(float(len(self._past)), told.online_kv_blocks, length_s=1))
+        history = History(recent=Demand.of(self._past), days=Demand.of(()))
+        expected = MeanSigma(min_buckets=1).forecast_blocks(history, float(len(self._past)))
+        granted = decide(
+            pod_kv(told),
+            Forecast(method="mean_sigma", online_kv_blocks=round(expected or 0.0), scores=()),
+            PolicyLimits(max_offline_fraction=1.0),
+        )
+        return min(granted.offline_kv_blocks, self._setup.policy.offline_kv_blocks)
 
     def _lease(self) -> dict[str, Any]:
         self._handed_out += 1
@@ -234,6 +261,7 @@ def setup_to_json(setup: StubSetup) -> str:
             "output": _lengths(shape.output),
             "offline_kv_blocks": setup.policy.offline_kv_blocks,
             "offline_seq_slots": setup.policy.offline_seq_slots,
+            "forecasts": setup.policy.forecasts,
         }
     )
 
@@ -254,6 +282,7 @@ def setup_from_json(text: str) -> StubSetup:
         policy=StubPolicy(
             offline_kv_blocks=given["offline_kv_blocks"],
             offline_seq_slots=given["offline_seq_slots"],
+            forecasts=given["forecasts"],
         ),
     )
 

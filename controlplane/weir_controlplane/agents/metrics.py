@@ -23,6 +23,11 @@ WASTE = Gauge(
 ONLINE_KV = Gauge(
     "weir_pod_online_kv_blocks", "KV blocks that online requests hold.", ["service", "agent"]
 )
+ONLINE_REUSE = Gauge(
+    "weir_pod_online_reuse_blocks",
+    "Free KV blocks in which online requests are likely to find their prefixes.",
+    ["service", "agent"],
+)
 OFFLINE_KV = Gauge(
     "weir_pod_offline_kv_blocks", "KV blocks that offline alone holds.", ["service", "agent"]
 )
@@ -33,6 +38,7 @@ THRESHOLD = Gauge(
 FORECAST = Gauge(
     "weir_pod_forecast_online_kv_blocks", "Online KV demand forecast.", ["service", "agent"]
 )
+_GAUGES = (ONLINE_KV, ONLINE_REUSE, OFFLINE_KV, TOTAL_KV, THRESHOLD, FORECAST, COVERAGE, WASTE)
 AGENTS = Gauge("weir_agents", "Agents that have synced lately, by state.", ["state"])
 SYNCS = Counter("weir_syncs_total", "Syncs answered, by whether the database was asked.", ["path"])
 SYNCS_FROM_MEMORY = SYNCS.labels(path="memory")
@@ -74,6 +80,7 @@ class PodGauges:
         labels = (entry.service, entry.agent_id)
         if told is not None:
             ONLINE_KV.labels(*labels).set(told.online_kv_blocks)
+            ONLINE_REUSE.labels(*labels).set(told.online_reuse_blocks)
             OFFLINE_KV.labels(*labels).set(told.offline_kv_blocks)
             TOTAL_KV.labels(*labels).set(told.total_blocks)
         if policy is not None:
@@ -82,5 +89,5 @@ class PodGauges:
 
     @staticmethod
     def _remove(service: str, agent_id: str) -> None:
-        for gauge in (ONLINE_KV, OFFLINE_KV, TOTAL_KV, THRESHOLD, FORECAST, COVERAGE, WASTE):
+        for gauge in _GAUGES:
             gauge.remove_by_labels({"service": service, "agent": agent_id})

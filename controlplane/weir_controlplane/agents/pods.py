@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from weir_controlplane.agents import metrics
 from weir_controlplane.agents.history import DemandLog
 from weir_controlplane.agents.registry import AgentEntry
+from weir_controlplane.agents.schemas import Telemetry
 from weir_controlplane.forecast.choose import forecast, score_all
 from weir_controlplane.forecast.demand import BUCKET_S
 from weir_controlplane.forecast.methods import Method
@@ -29,16 +30,7 @@ class PodPolicies:
         if told is None or told.total_blocks == 0:
             return None
         self._forecast(entry, now_s, told.total_blocks)
-        entry.policy = decide(
-            PodKv(
-                total_blocks=told.total_blocks,
-                online_kv_blocks=told.online_kv_blocks,
-                offline_kv_blocks=told.offline_kv_blocks,
-                offline_running=told.offline_running,
-            ),
-            entry.forecast,
-            self._limits,
-        )
+        entry.policy = decide(pod_kv(told), entry.forecast, self._limits)
         return entry.policy
 
     def _forecast(self, entry: AgentEntry, now_s: float, total_blocks: int) -> None:
@@ -59,3 +51,14 @@ class PodPolicies:
         entry.forecast = forecast(
             self._methods, history, now_s, total_blocks=total_blocks, scores=entry.scores
         )
+
+
+def pod_kv(told: Telemetry) -> PodKv:
+    """KV blocks by what a pod told last."""
+    return PodKv(
+        total_blocks=told.total_blocks,
+        online_kv_blocks=told.online_kv_blocks,
+        online_reuse_blocks=told.online_reuse_blocks,
+        offline_kv_blocks=told.offline_kv_blocks,
+        offline_running=told.offline_running,
+    )

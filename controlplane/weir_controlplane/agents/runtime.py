@@ -59,6 +59,7 @@ class Runtime:
             limits=PolicyLimits(
                 max_offline_fraction=settings.max_offline_kv_fraction,
                 fresh_fraction=settings.fresh_offline_kv_fraction,
+                max_reuse_fraction=settings.max_online_reuse_kv_fraction,
                 max_offline_slots=settings.max_offline_slots,
             ),
         )

@@ -104,6 +104,7 @@ class Telemetry(_Body):
     total_blocks: Count = 0
     block_size_tokens: Count = 0
     online_kv_blocks: Count = 0
+    online_reuse_blocks: Count = 0
     offline_kv_blocks: Count = 0
     free_kv_blocks: Count = 0
     online_running: Count = 0

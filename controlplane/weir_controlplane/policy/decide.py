@@ -13,12 +13,14 @@ POLICY_LEASE_S = 90.0
 class PolicyLimits:
     """What the operator allows. Shares of a pod's KV blocks, in [0, 1].
 
-    ``fresh_fraction`` binds while a pod has too little past to forecast from.
+    ``fresh_fraction`` binds while a pod has too little past to forecast from. Free blocks are kept
+    for what online requests find again up to ``max_reuse_fraction``: batch work goes on.
     ``step_budget_s`` None: the engine decides from its SLOs.
     """
 
     max_offline_fraction: float = 0.9
     fresh_fraction: float = 0.3
+    max_reuse_fraction: float = 0.75
     max_offline_slots: int = 256
     step_budget_s: float | None = None
     lease_s: float = POLICY_LEASE_S
@@ -26,10 +28,14 @@ class PolicyLimits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PodKv:
-    """KV blocks of a pod by its last telemetry."""
+    """KV blocks of a pod by its last telemetry.
+
+    ``online_reuse_blocks``: free ones in which the next online requests find their prefixes.
+    """
 
     total_blocks: int
     online_kv_blocks: int
+    online_reuse_blocks: int
     offline_kv_blocks: int
     offline_running: int
 
@@ -39,7 +45,7 @@ class Policy:
     """What the pod is told, for ``lease_s`` seconds from the moment it asked.
 
     0 ≤ ``offline_kv_blocks`` ≤ total. ``method`` is "fresh" where there was no forecast;
-    ``forecast_blocks`` is the online demand that was kept free.
+    ``forecast_blocks`` is what was kept free for online work.
     """
 
     lease_s: float
@@ -53,14 +59,15 @@ class Policy:
 def decide(pod: PodKv, forecast: Forecast | None, limits: PolicyLimits) -> Policy:
     """What online is not expected to need, within the operator's limits.
 
-    Falls (never rises) as forecast or present demand rises. Online demand above the forecast is
-    taken at its present value: the forecast has been proved wrong.
-    Source: Echo §5.3 for the reserve; the fresh pod's share is Weir's.
+    Falls (never rises) as forecast, present demand or the blocks that are found again rise. Online
+    demand above the forecast is taken at its present value: the forecast has been proved wrong.
+    Source: Echo §5.3 for the reserve; the fresh pod's share and the blocks found again are Weir's.
     """
     total = max(pod.total_blocks, 0)
     share = limits.max_offline_fraction if forecast is not None else limits.fresh_fraction
     expected = forecast.online_kv_blocks if forecast is not None else 0
-    online = min(max(expected, pod.online_kv_blocks, 0), total)
+    reused = min(pod.online_reuse_blocks, int(limits.max_reuse_fraction * total))
+    online = min(max(expected, pod.online_kv_blocks, 0) + max(reused, 0), total)
     blocks = max(0, min(total - online, int(total * min(max(share, 0.0), 1.0))))
     return Policy(
         lease_s=limits.lease_s,

@@ -139,7 +139,7 @@ class StepDriver:
         )
         if divergence is not None:
             plan, exact = self._diverged(plan, output, divergence), False
-        self.ledger.scheduled(output, self.intake.is_online)
+        self.ledger.scheduled(output, self.intake.known, self._clock())
         if self._step_file is not None:
             self._step_file.sent(plan, self.intake.known)
         if plan is not None:
@@ -249,7 +249,9 @@ class StepDriver:
 
     def after_free(self, request: Any) -> None:
         """A request's blocks were given back: it was preempted or has ended."""
-        self.ledger.released(request.request_id)
+        known = self.intake.known.get(request.request_id)
+        hashes = () if known is None else known.block_hashes
+        self.ledger.released(request.request_id, hashes, self._clock())
         if not request.is_finished():
             self._preempted.add(request.request_id)
 
@@ -295,6 +297,7 @@ class StepDriver:
             **self.recorder.report(now_s),
             "now_s": now_s,
             **self.kv.levels(),
+            "online_reuse_blocks": self.ledger.reuse.working_set_blocks(now_s),
             "turns": self._turns,
             "divergences": self.divergences,
             "admissions_put_off": self.step.put_off,

@@ -4,7 +4,7 @@ vLLM's pool knows no requests, so the scheduler tells the ledger what each step 
 Order of eviction belongs to ``queue``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from weir_agent.vllm_bridge.queue import Block, ClassedBlockQueue
@@ -12,6 +12,8 @@ from weir_engine.errors import InvariantError
 from weir_engine.ids import BlockHash, RequestId
 from weir_engine.kv.block import BlockTable
 from weir_engine.kv.references import ReferenceCounter
+from weir_engine.kv.reuse import OnlineReuse
+from weir_engine.request import Request
 
 FindBlock = Callable[[BlockHash], Block | None]
 """The block that vLLM would hit for a hash."""
@@ -25,7 +27,8 @@ class BlockLedger:
 
     ``table`` has the counts, ``waiting`` those of waiting offline requests by block hash. A block
     that an online request adopts is evicted as online's until its hash is reset. ``hash_epoch``
-    rises whenever blocks got a hash: readers that keep prefix hits compare it.
+    rises whenever blocks got a hash: readers that keep prefix hits compare it. ``reuse`` follows
+    which blocks online requests find again.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class BlockLedger:
         self.content_hash = content_hash
         self._held: dict[RequestId, tuple[bool, list[int]]] = {}
         self.waiting = ReferenceCounter(self._on_references)
+        self.reuse = OnlineReuse(total_blocks)
         self.hash_epoch = 0
 
     @property
@@ -50,16 +54,18 @@ class BlockLedger:
         """Blocks that are offline's alone."""
         return self.table.offline_only
 
-    def scheduled(self, output: Any, is_online: Callable[[str], bool]) -> None:
-        """Count what one of vLLM's scheduler outputs allocated."""
+    def scheduled(self, output: Any, known: Mapping[str, Request], now_s: float) -> None:
+        """Count what one of vLLM's scheduler outputs allocated; an unknown request is online."""
         for new in output.scheduled_new_reqs:
-            self.admitted(new.req_id, new.block_ids[0], online=is_online(new.req_id))
+            self.admitted(new.req_id, new.block_ids[0], online=_is_online(known.get(new.req_id)))
+            self._asked(known.get(new.req_id), now_s, again=False)
         cached = output.scheduled_cached_reqs
         for request_id, blocks in zip(cached.req_ids, cached.new_block_ids, strict=True):
             if blocks is None:
                 continue
             if request_id in cached.resumed_req_ids:
-                self.admitted(request_id, blocks[0], online=is_online(request_id))
+                self.admitted(request_id, blocks[0], online=_is_online(known.get(request_id)))
+                self._asked(known.get(request_id), now_s, again=True)
             else:
                 self.grew(request_id, blocks[0])
 
@@ -88,10 +94,17 @@ class BlockLedger:
         held.extend(block_ids)
         self.table.take_all(block_ids, online=online)
 
-    def released(self, request_id: RequestId) -> None:
-        """A request gave all its blocks back; one that holds none is no error."""
+    def released(
+        self, request_id: RequestId, hashes: Sequence[BlockHash] = (), now_s: float = 0.0
+    ) -> None:
+        """A request gave all its blocks back; one that holds none is no error.
+
+        ``hashes`` are those of its full blocks, the first of its prompt first.
+        """
         online, held = self._held.pop(request_id, (False, ()))
         self.table.release_all(held, online=online)
+        if online:
+            self.reuse.left(reversed(hashes[: len(held)]), now_s)
 
     def hashed(self, blocks: Sequence[Block], *, online: bool) -> None:
         """These blocks hold a hash now, computed by a request of that class."""
@@ -111,6 +124,7 @@ class BlockLedger:
         """Every hash is gone."""
         for block_id in range(self._total):
             self._queue.free.reset(block_id)
+        self.reuse.clear()
         self._queue.evicted_cached += 1
 
     def audit(self, holdings: dict[str, list[Block]]) -> None:
@@ -130,8 +144,16 @@ class BlockLedger:
         if gone:
             raise InvariantError(f"the ledger has blocks of {gone}, vLLM has none")
 
+    def _asked(self, request: Request | None, now_s: float, *, again: bool) -> None:
+        if request is not None and request.is_online:
+            self.reuse.asked(request.block_hashes, now_s, again=again)
+
     def _on_references(self, hashes: Sequence[BlockHash]) -> None:
         for block_hash in hashes:
             block = self._find(block_hash)
             if block is not None:
                 self._queue.free.set_references(block.block_id, self.waiting.count(block_hash))
+
+
+def _is_online(request: Request | None) -> bool:
+    return request is None or request.is_online

@@ -1,0 +1,155 @@
+"""Which free blocks online requests find again: against every wait kept, and on worked examples."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weir_engine.ids import BlockHash
+from weir_engine.kv.reuse import OnlineReuse
+
+TOTAL = 320
+
+
+def conversation(number: int, blocks: int) -> list[BlockHash]:
+    return [1000 * number + index for index in range(blocks)]
+
+
+def turn(reuse: OnlineReuse, prompt: list[BlockHash], at_s: float) -> None:
+    reuse.asked(prompt, at_s)
+    reuse.left(reversed(prompt), at_s)
+
+
+def rounds(reuse: OnlineReuse, conversations: int, *, times: int, from_s: float = 0.0) -> float:
+    """Each conversation has a turn of ten blocks, one a second; when it ends."""
+    at_s = from_s
+    for _ in range(times):
+        for number in range(conversations):
+            turn(reuse, conversation(number, 10), at_s)
+            at_s += 1.0
+    return at_s
+
+
+def test_nothing_is_kept_for_prompts_that_nobody_asks_for_again() -> None:
+    reuse = OnlineReuse(TOTAL)
+    for number in range(50):
+        turn(reuse, conversation(number, 10), number)
+    assert reuse.working_set_blocks(50) == 0
+
+
+def test_what_conversations_left_since_their_last_turns_is_kept() -> None:
+    reuse = OnlineReuse(TOTAL)
+    end_s = rounds(reuse, 12, times=4)
+    assert reuse.working_set_blocks(end_s - 1) == 120
+
+
+def test_it_is_empty_after_a_quiet_hour_and_back_with_the_load() -> None:
+    """What comes back within seconds is not waited for over night; how long is not forgotten."""
+    reuse = OnlineReuse(TOTAL)
+    end_s = rounds(reuse, 12, times=4)
+    assert reuse.working_set_blocks(end_s + 3600) == 0
+    for number in range(3):
+        turn(reuse, conversation(100 + number, 10), end_s + 3600 + number)
+    assert reuse.working_set_blocks(end_s + 3603) == 30
+
+
+def test_a_shared_prefix_needs_little() -> None:
+    reuse = OnlineReuse(TOTAL)
+    shared = conversation(99, 10)
+    for number in range(60):
+        turn(reuse, [*shared, *conversation(number, 3)], number)
+    assert 10 <= reuse.working_set_blocks(60) <= 10 + 3 * 3
+
+
+def test_a_hit_that_was_evicted_meanwhile_still_counts() -> None:
+    """The batch may have evicted it: that a larger reserve would have kept it must be seen."""
+    reuse = OnlineReuse(TOTAL)
+    end_s = rounds(reuse, 25, times=3)  # nobody tells it what is still cached
+    assert reuse.working_set_blocks(end_s - 1) >= 250
+
+
+def test_what_no_cache_of_this_size_holds_is_not_waited_for() -> None:
+    reuse = OnlineReuse(TOTAL)
+    end_s = rounds(reuse, 200, times=3)
+    assert reuse.working_set_blocks(end_s) == 0
+
+
+def test_requests_that_run_are_held_and_no_part_of_it() -> None:
+    reuse = OnlineReuse(TOTAL)
+    early = conversation(1, 10)
+    turn(reuse, early, 0)
+    reuse.asked(early, 5)
+    reuse.left(reversed(early), 5)
+    for number in range(2, 12):
+        reuse.asked(conversation(number, 20), 6)
+    assert reuse.working_set_blocks(6) == 10
+    reuse.asked(early, 7)
+    assert reuse.working_set_blocks(7) == 0
+
+
+def test_resuming_after_a_preemption_is_no_reuse() -> None:
+    reuse = OnlineReuse(TOTAL)
+    mine = conversation(1, 10)
+    turn(reuse, mine, 0)
+    reuse.asked(mine, 1, again=True)
+    reuse.left(reversed(mine), 2)
+    assert reuse.working_set_blocks(2) == 0
+
+
+def test_rare_late_hits_are_not_worth_the_cache() -> None:
+    reuse = OnlineReuse(TOTAL)
+    rare = conversation(999, 1)
+    turn(reuse, rare, 0)
+    for number in range(25):
+        turn(reuse, conversation(number, 10), number)
+    reuse.asked(rare, 30)
+    assert reuse.working_set_blocks(30) == 0
+
+
+def test_it_follows_when_traffic_changes() -> None:
+    reuse = OnlineReuse(TOTAL)
+    end_s = rounds(reuse, 25, times=5)
+    assert reuse.working_set_blocks(end_s - 1) >= 240
+    end_s = rounds(reuse, 3, times=300, from_s=end_s)
+    assert reuse.working_set_blocks(end_s - 1) <= 40
+
+
+def test_an_emptied_cache_has_nothing_to_find() -> None:
+    reuse = OnlineReuse(TOTAL)
+    end_s = rounds(reuse, 5, times=3)
+    reuse.clear()
+    assert reuse.working_set_blocks(end_s) == 0
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 19), st.integers(1, 14), st.floats(0, 100)),
+        min_size=1,
+        max_size=100,
+    )
+)
+def test_it_holds_nearly_all_that_is_found_and_nothing_that_is_held(
+    turns: list[tuple[int, int, float]],
+) -> None:
+    """At most 2.5% of what was found, or 1% of what was asked, waited longer than its window."""
+    reuse = OnlineReuse(10_000)
+    left_at: dict[BlockHash, float] = {}
+    waits: list[float] = []
+    at_s, asked = 0.0, 0
+    for number, blocks, later_s in turns:
+        at_s += later_s
+        prompt = conversation(number, blocks)
+        waits += [at_s - left_at.pop(block) for block in prompt if block in left_at]
+        asked += len(prompt)
+        reuse.asked(prompt, at_s)
+        reuse.left(reversed(prompt), at_s)
+        left_at.update(dict.fromkeys(prompt, at_s))
+    kept = reuse.working_set_blocks(at_s)
+    waits.sort()
+    lost = int(max(0.025 * len(waits), 0.01 * asked))
+    if len(waits) <= lost:
+        assert kept == 0
+        return
+    window_s = waits[len(waits) - lost - 1]
+    # Times are told apart by the second.
+    least = sum(at_s - at <= window_s - 2 for at in left_at.values())
+    most = sum(at_s - at <= window_s + 2 for at in left_at.values())
+    assert least <= kept <= most
