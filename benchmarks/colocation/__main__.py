@@ -24,7 +24,7 @@ from benchmarks.colocation.bench import AgentZygote, Bench
 from benchmarks.colocation.cells import Baseline, Cell, all_cells, baseline_before
 from benchmarks.colocation.report import report
 from benchmarks.colocation.run_folder import load_run
-from benchmarks.colocation.runner import LEAD_S, execute_all
+from benchmarks.colocation.runner import execute_all
 from benchmarks.colocation.setup import WORKLOADS
 from weir_agent.sample_model import write_sample_model
 from weir_cli.loadlab.measure import Window
@@ -154,7 +154,7 @@ def estimate_s(bench: Bench, runs: Sequence[Run]) -> float:
         for run in waiting
     }
     starts_s = sum(START_S["weir" if len(server) == 4 else "stock"] for server in servers)
-    lead_s = LEAD_S * sum(run.arm.control == "weir" for run in waiting)
+    lead_s = sum(WORKLOADS[run.workload].lead_s for run in waiting if run.arm.control == "weir")
     each_s = bench.window.ramp_s + bench.window.measure_s + 3.0
     return starts_s + lead_s + len(waiting) * each_s
 

@@ -40,7 +40,6 @@ from weir_cli.loadlab.workload import OnlineRequest, offline_supply, online_requ
 NOISY_FIT = 0.12
 AIMD_INTERVAL_S = 0.5
 AIMD_MARGIN = 0.95
-LEAD_S = 10.0
 
 
 @asynccontextmanager
@@ -108,8 +107,7 @@ async def execute(
 def _load(bench: Bench, run: Run) -> tuple[Window, list[OnlineRequest]]:
     """The window and its online requests, the same in all arms.
 
-    An agent is new at each run: it gets ``LEAD_S`` of other traffic first, in which it learns what
-    steps cost, as it would have in service.
+    An agent is new at each run: it gets the workload's lead of other traffic first.
     """
     shape, window = WORKLOADS[run.workload].online, bench.window
     requests = online_requests(shape, seed=bench.seed, duration_s=window.total_s)
@@ -117,12 +115,13 @@ def _load(bench: Bench, run: Run) -> tuple[Window, list[OnlineRequest]]:
         return window, []
     if run.arm.control != "weir":
         return window, requests
+    lead_s = WORKLOADS[run.workload].lead_s
     lead = [
         replace(request, name=f"lead-{request.name}")
-        for request in online_requests(shape, seed=bench.seed + 1_000, duration_s=LEAD_S)
+        for request in online_requests(shape, seed=bench.seed + 1_000, duration_s=lead_s)
     ]
-    shifted = [replace(request, at_s=request.at_s + LEAD_S) for request in requests]
-    return replace(window, ramp_s=window.ramp_s + LEAD_S), [*lead, *shifted]
+    shifted = [replace(request, at_s=request.at_s + lead_s) for request in requests]
+    return replace(window, ramp_s=window.ramp_s + lead_s), [*lead, *shifted]
 
 
 def _offline(

@@ -26,11 +26,16 @@ waits for one, few enough that the server is not tried by its queue."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
-    """Both loads of a comparison."""
+    """Both loads of a comparison.
+
+    ``lead_s``: seconds of other online traffic that a new agent gets first. In service it knows what
+    steps cost, and how long conversations wait between two turns.
+    """
 
     name: str
     online: OnlineShape
     offline: OfflineShape
+    lead_s: float = 10.0
 
 
 QUESTION = Lengths(median=48, sigma=0.3, low=16, high=96)
@@ -63,6 +68,7 @@ PRESSURE = Workload(
     offline=OfflineShape(
         lines=600, documents=120, document_tokens=1500, question=QUESTION, output=ANSWER
     ),
+    lead_s=40.0,
 )
 WORKLOADS = {workload.name: workload for workload in (TRACE, PRESSURE)}
 
