@@ -28,8 +28,8 @@ waits for one, few enough that the server is not tried by its queue."""
 class Workload:
     """Both loads of a comparison.
 
-    ``lead_s``: seconds of other online traffic that a new agent gets first. In service it knows what
-    steps cost, and how long conversations wait between two turns.
+    ``lead_s``: seconds of other online traffic that a new agent gets first. In service it would
+    know what steps cost, and how long conversations wait between two turns.
     """
 
     name: str
