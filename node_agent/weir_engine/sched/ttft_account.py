@@ -10,7 +10,8 @@ from weir_engine.sched.account import OnlineLoad, QuietAccount, StepLimit, StepT
 from weir_engine.sched.feedback import SlackBank, TailFeedback
 from weir_engine.sched.prompt_queue import beside_prompts_s
 
-# Before anything was measured, offline work may cost this share of the threshold.
+# Before anything was measured, offline work may cost this share of the threshold, or what a step
+# full of prompts leaves of it.
 _FIRST_SHARE = 0.05
 # The mean account spends over this many coming requests, or this share of those seen.
 _HORIZON_REQUESTS = 8.0
@@ -23,6 +24,9 @@ _MOST_SHARE = 0.4
 _TOLERANCE_SHARE = 0.65
 # A step shorter than this many fixed costs wastes more than it computes.
 _SHORTEST_STEPS = 2.0
+# Share of the affordable wait that steps beside decoders plan with: the decoders that longer steps
+# keep make the steps of prompts longer too.
+_PLANNED_SHARE = 0.85
 _TAIL_WINDOW = 400
 _SHARE_OF_TAIL = 0.5
 # Share of the tail's headroom that steps without prompts may cost it by ``tail_extra_s``, and the
@@ -51,8 +55,9 @@ class MeanTtftAccount(QuietAccount):
     An arrival at a random moment waits for the rest of the step in flight, so a step of S seconds
     in which the online part alone would have taken S0 costs (S^2 - S0^2) / 2. The affordable mean
     wait w is a share of the tolerance, plus what the bank (sum of that share - delay caused by
-    offline work) spreads over the coming requests. The best length at that price is 2w; below twice
-    the fixed cost c0 it is 2 c0, taken only when enough has accrued. With an online prefill
+    offline work) spreads over the coming requests. The best length at that price is the one at
+    which the step costs w a second, w + sqrt(w^2 + S0^2); below twice the fixed cost c0 it is 2 c0,
+    taken only when enough has accrued, and so it is for any w below c0. With an online prefill
     present, offline work waits. The tolerance is what the SLO leaves over the latency of online
     traffic alone: the measured mean less the delay that offline work caused, and no less than the
     reference where there is one. So a burst of online requests earns nothing, and on a machine that
@@ -96,11 +101,11 @@ class MeanTtftAccount(QuietAccount):
         return min(_MOST_SHARE * self._threshold_s, max(0.0, wait_s))
 
     def step_limit(self, load: OnlineLoad) -> StepLimit:
-        """Twice the affordable wait, or twice the fixed cost in turns."""
+        """As long as the affordable wait pays for, or twice the fixed cost in turns."""
         if load.prefills:
             return StepLimit(seconds=load.base_s, reason="ttft-prefill")
         wait_s = self.wait_s
-        length_s = max(2 * wait_s, _SHORTEST_STEPS * load.idle_step_s)
+        length_s = max(_length_s(load, wait_s), _SHORTEST_STEPS * load.idle_step_s)
         elapsed_s = 0.0 if self._last_s is None else max(0.0, load.now_s - self._last_s)
         accrued_s2 = self._accrued_s2 + wait_s * elapsed_s
         if accrued_s2 >= 0:
@@ -131,6 +136,14 @@ class MeanTtftAccount(QuietAccount):
     def set_client_delay(self, delay_s: float) -> None:
         """Lowers the threshold, to no less than half."""
         self._delay_s = min(max(delay_s, 0.0), self._threshold_s / 2)
+
+
+def _length_s(load: OnlineLoad, wait_s: float) -> float:
+    """The step at which arrivals wait for ``wait_s`` on average because of offline work."""
+    if wait_s <= load.idle_step_s:
+        return 2 * wait_s
+    planned_s = _PLANNED_SHARE * wait_s
+    return max(2 * wait_s, planned_s + sqrt(planned_s**2 + load.base_s**2))
 
 
 class TailTtftAccount(QuietAccount):
@@ -164,7 +177,9 @@ class TailTtftAccount(QuietAccount):
             return self._tolerance_s
         threshold_s = self._threshold_s - self._delay_s
         if not self._sorted:
-            return _FIRST_SHARE * threshold_s
+            alone_s = self._prompt_step_s() if self._prompt_step_s is not None else 0.0
+            least_s = _FIRST_SHARE * threshold_s
+            return max(threshold_s - alone_s, least_s) if alone_s > 0 else least_s
         index = min(len(self._sorted) - 1, int(self._quantile * len(self._sorted)))
         return max(threshold_s - self._sorted[index], 0.0)
 

@@ -1,5 +1,6 @@
 """Accounts: what an objective lets a step take, and what it learns from what steps did."""
 
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -179,6 +180,22 @@ class TestMeanTtft:
         account = MeanTtftAccount(slo(Metric.TTFT, "mean", 0.2, reference_s=0.1))
         assert account.step_limit(load()).seconds == pytest.approx(2 * 0.65 * 0.1)
 
+    def test_beside_long_decodes_a_step_is_as_long_as_the_wait_pays_for(self) -> None:
+        """At 0.85 of the wait, (S^2 - S0^2) / 2 S, and never below what idle steps get."""
+        account = MeanTtftAccount(slo(Metric.TTFT, "mean", 0.2, reference_s=0.1))
+        idle_s = account.step_limit(load()).seconds
+        few, many = (
+            account.step_limit(load(decoders=5, base_s=base_s)).seconds for base_s in (0.01, 0.1)
+        )
+        assert few == idle_s
+        assert many > idle_s
+        assert (many**2 - 0.1**2) / (2 * many) == pytest.approx(0.85 * account.wait_s)
+
+    def test_a_small_tolerance_buys_nothing_beside_long_decodes(self) -> None:
+        account = MeanTtftAccount(slo(Metric.TTFT, "mean", 0.104, reference_s=0.100))
+        limit = account.step_limit(load(decoders=5, base_s=0.03))
+        assert limit.seconds < 0.03
+
     def test_a_small_tolerance_is_spent_in_turns_and_says_when_again(self) -> None:
         account = MeanTtftAccount(slo(Metric.TTFT, "mean", 0.104, reference_s=0.100))
         first = account.step_limit(load())
@@ -235,6 +252,21 @@ class TestMeanTtft:
 
 
 class TestTailTtft:
+    def test_before_the_first_token_a_step_full_of_prompts_says_what_is_left(self) -> None:
+        objective = slo(Metric.TTFT, "p90", 1.0)
+        limits_s = [
+            TailTtftAccount(objective, prompt_step_s=partial(float, seconds))
+            .step_limit(load())
+            .seconds
+            for seconds in (0.1, 0.7, 2.0)
+        ]
+        # Never more than two fifths of the objective, and something even where prompts take it all.
+        assert limits_s == pytest.approx([0.4, 0.3, 0.05])
+
+    def test_with_nothing_known_at_all_offline_work_costs_little(self) -> None:
+        account = TailTtftAccount(slo(Metric.TTFT, "p90", 1.0))
+        assert account.step_limit(load()).seconds == pytest.approx(0.05)
+
     def test_headroom_is_the_threshold_less_the_tail_without_offline_work(self) -> None:
         account = TailTtftAccount(slo(Metric.TTFT, "p99", 1.0))
         for _ in range(50):

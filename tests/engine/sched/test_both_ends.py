@@ -129,9 +129,8 @@ class TestOffline:
             assert all(not plan.preempt for plan in engine.plans)
 
     def test_a_decode_that_was_out_is_back_in_the_very_next_step(self) -> None:
-        engine = both_ends(
-            blocks=64, slos=(Slo(metric=Metric.TTFT, statistic="p90", threshold_s=0.2),)
-        )
+        tight = Slo(metric=Metric.TTFT, statistic="p90", threshold_s=0.2, reference_s=0.19)
+        engine = both_ends(blocks=64, slos=(tight,))
         for at in range(8):
             engine.add(request(f"c{at}", online=False, prompt=4, output=40))
         for _ in range(12):
