@@ -24,7 +24,8 @@ from benchmarks.fidelity.replay import Figures, of_live, simulated
 from benchmarks.fidelity.traces import FITTED, JUDGED, TRACES, FidelityTrace
 from weir_agent.sample_model import write_sample_model
 from weir_cli.loadlab.processes import available_cores, end_in_order_on_sigterm
-from weir_engine.sim.recorded import RecordedProfile, Recording
+from weir_engine.sim.recorded import RecordedProfile
+from weir_engine.sim.recording import Recording
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache"
 TARGETS = {"tokens_s": 1.9, "tpot_s": 4.8, "ttft_s": 10.0}
@@ -86,7 +87,7 @@ def _same_speed(
     slowness: float,
 ) -> list[Claim]:
     """The machine's own speed in a run, and what is left when the profile has that speed."""
-    same = replace(profile, cost=profile.cost.slower(slowness), pause_s=profile.pause_s * slowness)
+    same = profile.slower(slowness)
     runs = [simulated(same, trace, http_s=http_s, seed=seed) for seed in seeds]
     left = [_claim(trace, name, runs, live) for name in NAMES]
     return [
@@ -137,7 +138,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--no-live", action="store_true", help="judge the runs that there are")
     parser.add_argument("--folder", type=Path, default=CACHE / "fidelity")
     parser.add_argument("--model", type=Path, help="a model folder; default: made locally")
-    parser.add_argument("--seeds", type=int, default=5, help="simulations of each trace")
+    parser.add_argument("--seeds", type=int, default=20, help="simulations of each trace")
     return parser.parse_args()
 
 

@@ -76,6 +76,7 @@ def simulated(
         profiled=False,  # agents learn from their traffic
         guard_blocks=max(0, shape.total_blocks - blocks),
         plan_s=profile.pause_s,
+        plan_request_s=profile.pause_request_s,
         seed=seed,
     )
     simulation = preset_simulation(

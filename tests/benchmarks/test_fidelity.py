@@ -20,7 +20,9 @@ from weir_cli.loadlab.processes import Cores
 from weir_cli.loadlab.workload import OfflineOrder, offline_supply
 from weir_engine.config import EngineShape
 from weir_engine.sim.hashes import BlockHasher
-from weir_engine.sim.recorded import NoiseOfSize, RecordedCost, RecordedProfile
+from weir_engine.sim.recorded import RecordedProfile
+from weir_engine.sim.recorded_cost import RecordedCost
+from weir_engine.sim.recorded_noise import NoiseOfSize, RecordedNoise
 
 PROFILE = RecordedProfile(
     shape=EngineShape(
@@ -31,10 +33,11 @@ PROFILE = RecordedProfile(
         max_model_len_tokens=4096,
     ),
     cost=RecordedCost(
-        coefficients=(0.01, 1e-4, 1e-8, 1e-4, 1e-4, 1e-7),
-        noise=(NoiseOfSize(upto_s=1.0, ratios=(1.0, 1.0)),),
+        coefficients=(0.01, 1e-4, 1e-8, 1e-4, 1e-4, 1e-7, 0.0),
+        noise=RecordedNoise(sizes=(NoiseOfSize(upto_s=1.0, ratios=(1.0, 1.0)),), ranks=(0.5,)),
     ),
     pause_s=0.001,
+    pause_request_s=0.0,
 )
 
 

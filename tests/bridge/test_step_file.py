@@ -16,7 +16,7 @@ from weir_engine.ids import RequestClass, RequestId
 from weir_engine.latency.features import EMPTY_SHAPE
 from weir_engine.request import Request
 from weir_engine.sched.plan import StepPlan, Work
-from weir_engine.sim.recorded import Recording
+from weir_engine.sim.recording import Recording
 
 SHAPE = EngineShape(
     block_size_tokens=32,
@@ -68,10 +68,44 @@ def test_a_line_has_sizes_seconds_and_the_pause_of_a_busy_engine(tmp_path: Path)
     header, *found = rows(path)
     assert header["engine"]["total_blocks"] == 8
     assert found == [
-        {"prefills": [[40, 32]], "decodes": [], "seconds": 0.5, "pause_s": None},
-        {"prefills": [], "decodes": [73], "seconds": 0.1, "pause_s": 0.1},
-        {"prefills": [], "decodes": [75], "seconds": 0.5, "pause_s": None},
+        {
+            "prefills": [[40, 32]],
+            "decodes": [],
+            "distinct_tokens": 32,
+            "seconds": 0.5,
+            "pause_s": None,
+        },
+        {
+            "prefills": [],
+            "decodes": [73],
+            "distinct_tokens": 72,
+            "seconds": 0.1,
+            "pause_s": 0.1,
+        },
+        {
+            "prefills": [],
+            "decodes": [75],
+            "distinct_tokens": 74,
+            "seconds": 0.5,
+            "pause_s": None,
+        },
     ]
+
+
+def test_what_several_requests_share_is_read_once(tmp_path: Path) -> None:
+    path = tmp_path / "steps"
+    file = StepFile(path, SHAPE)
+    requests = {**known("a", 70), **known("b", 80)}
+    for number, request in enumerate(requests.values()):
+        request.block_hashes.extend([7, 10 + number])
+    works = [Work(request_id=RequestId(name), tokens=1) for name in "ab"]
+    step = plan(*works)
+    file.sent(step, requests)
+    file.ended(step, timing(0.0, 1.0), more=False)
+    file.close()
+    [found] = Recording.read(path.read_text().splitlines()).steps
+    assert found.decodes == (71, 81)
+    assert found.distinct_tokens == 70 + 80 - 32
 
 
 def test_steps_in_flight_end_in_order_and_a_lost_one_is_dropped(tmp_path: Path) -> None:

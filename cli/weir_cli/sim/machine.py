@@ -59,6 +59,7 @@ class Machine:
     cost: StepCost
     shape: EngineShape
     pause_s: float
+    pause_request_s: float
     offline_kv: float
 
 
@@ -89,6 +90,7 @@ def read_machine(profile: str, backend: str, limits: EngineLimits, *, offline_kv
             cost=ProfileCost(profile=found, backend=Backend(backend)),
             shape=found.engine_shape(**asdict(limits)),
             pause_s=0.0,
+            pause_request_s=0.0,
             offline_kv=offline_kv,
         )
 
@@ -116,6 +118,7 @@ def _recorded(path: Path, backend: str, limits: EngineLimits, offline_kv: float)
         cost=found.cost,
         shape=replace(found.shape, **least),
         pause_s=found.pause_s,
+        pause_request_s=found.pause_request_s,
         offline_kv=offline_kv,
     )
 
@@ -133,5 +136,6 @@ def make_replica(machine: Machine, slos: tuple[Slo, ...], *, offline: bool, seed
         slos=slos,
         policy=policy,
         plan_s=machine.pause_s,
+        plan_request_s=machine.pause_request_s,
         seed=seed,
     )

@@ -12,7 +12,8 @@ import typer
 from weir_cli.console import out
 from weir_cli.sim.options import named, read_lines
 from weir_cli.sim.outcome import write_text
-from weir_engine.sim.recorded import RecordedProfile, Recording
+from weir_engine.sim.recorded import RecordedProfile
+from weir_engine.sim.recording import Recording
 
 _KEPT_OUT = 5  # one step of so many judges the fit of the others
 

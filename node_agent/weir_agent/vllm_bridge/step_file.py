@@ -14,6 +14,8 @@ import structlog
 
 from weir_agent.vllm_bridge.steps import StepTiming
 from weir_engine.config import EngineShape
+from weir_engine.ids import BlockHash
+from weir_engine.kv.sharing import distinct_tokens
 from weir_engine.request import Request
 from weir_engine.sched.plan import StepPlan
 
@@ -24,19 +26,21 @@ MOST_BYTES = 64 << 20
 
 _FLUSH_STEPS = 32
 
-_Sizes = tuple[list[tuple[int, int]], list[int]]
+_Sizes = dict[str, object]
 
 
 class StepFile:
     """One JSON object a line: the engine's shape at each start, then a line for each timed step.
 
-    ``prefills`` are [new, computed] tokens, ``decodes`` contexts in tokens, ``seconds`` what the
-    step took. ``pause_s`` is the time between the step before and this one, null where the engine
-    had nothing to do in between. Lines are added to a file that exists.
+    ``prefills`` are [new, computed] tokens, ``decodes`` contexts in tokens, ``distinct_tokens`` the
+    computed ones that it reads, shared ones once, ``seconds`` what the step took. ``pause_s`` is
+    the time between the step before and this one, null where the engine had nothing to do in
+    between. Lines are added to a file that exists.
     """
 
     def __init__(self, path: Path, shape: EngineShape, *, most_bytes: int = MOST_BYTES) -> None:
         self._path = path
+        self._block_size_tokens = shape.block_size_tokens
         self._most_bytes = most_bytes
         self._in_flight: deque[tuple[StepPlan, _Sizes]] = deque()
         self._busy_since_s: float | None = None
@@ -55,16 +59,23 @@ class StepFile:
             return
         prefills: list[tuple[int, int]] = []
         decodes: list[int] = []
+        contexts: list[tuple[list[BlockHash], int]] = []
         for work in plan.work:
             request = known.get(work.request_id)
             if request is None:
                 continue
             computed = work.hit_tokens if work.admitted else request.computed_tokens
+            contexts.append((request.block_hashes, computed))
             if work.tokens == 1:
                 decodes.append(computed + 1)
             else:
                 prefills.append((work.tokens, computed))
-        self._in_flight.append((plan, (prefills, decodes)))
+        sizes: _Sizes = {
+            "prefills": prefills,
+            "decodes": decodes,
+            "distinct_tokens": distinct_tokens(contexts, self._block_size_tokens),
+        }
+        self._in_flight.append((plan, sizes))
 
     def ended(self, plan: StepPlan, timing: StepTiming, *, more: bool) -> None:
         """It ended; ``more`` when requests are left, so that the next step follows at once."""
@@ -78,8 +89,7 @@ class StepFile:
             sizes = found if sent is plan else None
         if sizes is not None and timing.timed:
             row = {
-                "prefills": sizes[0],
-                "decodes": sizes[1],
+                **sizes,
                 "seconds": round(timing.ended_s - timing.started_s, 6),
                 "pause_s": None if pause_s is None else round(pause_s, 6),
             }

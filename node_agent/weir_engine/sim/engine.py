@@ -12,6 +12,7 @@ import numpy as np
 from weir_engine.errors import InvariantError
 from weir_engine.ids import BlockHash, RequestId
 from weir_engine.kv.manager import KvManager
+from weir_engine.kv.sharing import distinct_tokens
 from weir_engine.kv.view import PrefixHit
 from weir_engine.latency.swap import SwapModel
 from weir_engine.request import Request
@@ -19,6 +20,7 @@ from weir_engine.sched.plan import StepPlan
 from weir_engine.sim.cost import StepCost
 from weir_engine.sim.cpu_lane import AttentionLane
 from weir_engine.sim.hashes import BlockHasher
+from weir_engine.sim.recorded_cost import RecordedCost
 from weir_engine.sim.workload import RequestSpec, Segment, output_key
 
 
@@ -102,6 +104,7 @@ class SimEngine:
         self._copied_out = 0  # slots that the step before overwrote
         self._lane = lane
         self._cost = cost
+        self._recorded = cost.in_order(rng) if isinstance(cost, RecordedCost) else None
         self._empty_s = cost.work_s(())
         self._rng = rng
         self._hasher = BlockHasher(kv.block_size_tokens)
@@ -152,7 +155,7 @@ class SimEngine:
             self._leave(plan)
         batch = self._take(plan)
         self._batches += 1
-        step_s, online_s = self._times(batch.parts, batch.online)
+        step_s, online_s = self._times(plan, batch.parts, batch.online)
         seconds = self._swap.iteration_s(step_s, self._copied_out + batch.slots)
         on_cpu: tuple[RequestId, ...] = ()
         if self._lane is not None and plan.piggyback:
@@ -219,14 +222,31 @@ class SimEngine:
         kv.extend(growing)
         return _Batch(parts, online, yields, filled, _tokens(parts, online, served), slots)
 
-    def _times(self, parts: list[_Part], online: list[_Part]) -> tuple[float, float]:
+    def _times(
+        self, plan: StepPlan, parts: list[_Part], online: list[_Part]
+    ) -> tuple[float, float]:
         """Seconds of the step, and of its online part beyond an empty step."""
-        step_s, work_s = self._cost.timed(parts, self._rng)
+        if self._recorded is None:
+            step_s, work_s = self._cost.timed(parts, self._rng)
+        else:
+            distinct = self._distinct_tokens(plan, parts)
+            step_s, work_s = self._recorded.timed(parts, distinct)
         if not online:
             return step_s, 0.0
         if len(online) < len(parts):
             work_s = self._cost.work_s(online)
         return step_s, work_s - self._empty_s
+
+    def _distinct_tokens(self, plan: StepPlan, parts: list[_Part]) -> int:
+        """Computed tokens that a step reads, those of a shared prefix once."""
+        requests = [self._known[work.request_id].request for work in plan.work]
+        return distinct_tokens(
+            [
+                (request.block_hashes, computed)
+                for request, (_, computed, _) in zip(requests, parts, strict=True)
+            ],
+            self.kv.block_size_tokens,
+        )
 
     def _leave(self, plan: StepPlan) -> None:
         """Preemptions, and moves to and from the CPU lane."""

@@ -72,14 +72,14 @@ class Simulation:
     """One replica, one run. ``run`` may be called once.
 
     ``online`` arrive at their own times; offline ones may be among them (a constant rate), and
-    ``offline`` feeds the others. ``plan_s`` is what a decision takes: the engine idles for it
-    before each step, or, ``asynchronous``, the decision is made while the step before runs and
-    what arrives meanwhile waits for one more.
+    ``offline`` feeds the others. ``plan_s`` is what a decision takes, and ``plan_request_s`` what
+    each request of the step adds: the engine idles for it before each step, or, ``asynchronous``,
+    the decision is made while the step before runs and what arrives meanwhile waits for one more.
 
     Source of ``asynchronous``: HyGen A.1, Algorithm 2.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one run, all that it depends on
         self,
         *,
         scheduler: Planner,
@@ -87,6 +87,7 @@ class Simulation:
         online: tuple[RequestSpec, ...],
         offline: Feeder,
         plan_s: float = 0.0,
+        plan_request_s: float = 0.0,
         asynchronous: bool = False,
     ) -> None:
         self._scheduler = scheduler
@@ -94,6 +95,7 @@ class Simulation:
         self._arrivals = Arrivals(online)
         self._offline = offline
         self._plan_s = plan_s
+        self._plan_request_s = plan_request_s
         self._asynchronous = asynchronous
         self._stepped = False
         self._clock = VirtualClock()
@@ -176,7 +178,8 @@ class Simulation:
 
     def _step(self, plan: StepPlan) -> None:
         if not self._asynchronous:
-            self._clock.advance_to(self._clock.now_s + self._plan_s)
+            plan_s = self._plan_s + self._plan_request_s * len(plan.work)
+            self._clock.advance_to(self._clock.now_s + plan_s)
         started_s = self._clock.now_s
         executed = self._engine.start(plan)
         self._scheduler.begin(plan)

@@ -60,8 +60,8 @@ class Replica:
 
     ``profiled`` starts the latency model from the steps that an agent measures at start, as
     ``cost`` times them. ``seed`` draws the noise of the steps. ``manager`` lays the KV blocks out;
-    ``guard_blocks`` and ``prefix_cache``: see ``KvManager``; ``plan_s`` and ``asynchronous``: see
-    ``Simulation``.
+    ``guard_blocks`` and ``prefix_cache``: see ``KvManager``; ``plan_s``, ``plan_request_s`` and
+    ``asynchronous``: see ``Simulation``.
     """
 
     cost: StepCost
@@ -78,6 +78,7 @@ class Replica:
     manager: Callable[..., KvManager] = KvManager
     prefix_cache: bool = True
     plan_s: float = 0.0
+    plan_request_s: float = 0.0
     asynchronous: bool = False
     seed: int = 0
 
@@ -121,6 +122,7 @@ class Replica:
             online=online,
             offline=offline,
             plan_s=self.plan_s,
+            plan_request_s=self.plan_request_s,
             asynchronous=self.asynchronous,
         )
 

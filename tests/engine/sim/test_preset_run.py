@@ -83,6 +83,13 @@ class TestDecisionTime:
             assert after.started_s >= before.ended_s + 0.01 - 1e-9
         assert self.served(hidden) > 1.1 * self.served(waiting)
 
+    def test_a_decision_over_more_requests_takes_longer(self) -> None:
+        made = replace(replica(), plan_s=0.001, plan_request_s=0.002)
+        result = made.simulate(online=online(seconds=4.0), offline=offline(count=40), until_s=6.0)
+        pauses = [after.started_s - before.ended_s for before, after in pairwise(result.steps)]
+        assert min(pauses) >= 0.003 - 1e-9
+        assert max(pauses) > 0.02
+
     def test_what_arrives_during_the_decision_waits_for_one_more_step(self) -> None:
         hidden = self.run(plan_s=0.01, asynchronous=True)
         starts = sorted(step.started_s for step in hidden.steps)

@@ -2,13 +2,16 @@
 
 import json
 from collections.abc import Iterable
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from weir_engine.errors import ConfigError
 from weir_engine.sim.cost import CPU_2_CORES, Part
-from weir_engine.sim.recorded import RecordedCost, RecordedProfile, RecordedStep, Recording
+from weir_engine.sim.recorded import RecordedProfile
+from weir_engine.sim.recorded_cost import RecordedCost
+from weir_engine.sim.recording import RecordedStep, Recording
 
 ENGINE = {
     "block_size_tokens": 32,
@@ -105,6 +108,47 @@ def test_a_slower_machine_takes_as_much_longer_for_every_step() -> None:
     assert twice == pytest.approx(2 * once)
 
 
+def test_a_prefix_that_several_read_costs_less_than_as_many_contexts_of_their_own() -> None:
+    rng = np.random.default_rng(8)
+    rows = []
+    for _ in range(300):
+        count, context = int(rng.integers(1, 40)), int(rng.integers(100, 2000))
+        distinct = int(count * context * rng.uniform(1 / count, 1))
+        seconds = 0.004 + 2e-7 * count * context + 7e-7 * distinct
+        rows.append(
+            {
+                "prefills": [],
+                "decodes": [context + 1] * count,
+                "distinct_tokens": distinct,
+                "seconds": seconds * rng.uniform(0.98, 1.02),
+            }
+        )
+    cost = RecordedCost.fit(recorded_steps(map(json.dumps, rows)))
+    parts = [Part(tokens=1, computed_tokens=1000)] * 20
+    assert cost.step_s(parts, 1000) == pytest.approx(0.0087, rel=0.03)
+    assert cost.step_s(parts, 20000) == pytest.approx(0.022, rel=0.03)
+    assert cost.work_s(parts) == pytest.approx(cost.step_s(parts, 20000) - cost.empty_step_s)
+
+
+def test_a_run_has_its_slow_steps_in_rows_as_they_were_recorded() -> None:
+    """One stretch of 50 slow steps in 500; drawn one by one they would lie apart."""
+    rng = np.random.default_rng(9)
+    rows = []
+    for number in range(500):
+        tokens = int(rng.integers(150, 250))
+        slow = 1.5 if 300 <= number < 350 else 1.0
+        seconds = (0.004 + 2e-4 * tokens) * slow * rng.uniform(0.99, 1.01)
+        rows.append({"prefills": [[tokens, 0]], "decodes": [], "seconds": seconds})
+    cost = RecordedCost.fit(recorded_steps(map(json.dumps, rows)))
+    parts = [Part(tokens=200, computed_tokens=0)]
+    for seed in range(3):
+        run = cost.in_order(np.random.default_rng(seed))
+        times = [run.timed(parts, 0)[0] > 0.052 for _ in range(500)]
+        changes = sum(here != after for here, after in pairwise([*times, times[0]]))
+        assert sum(times) == pytest.approx(50, abs=12)
+        assert changes <= 20
+
+
 def test_a_saved_cost_is_equal() -> None:
     cost = RecordedCost.fit(recorded_steps(lines(100, seed=1)))
     assert RecordedCost.of(json.loads(json.dumps(cost.plain()))) == cost
@@ -116,7 +160,8 @@ def test_steps_without_work_or_time_are_left_out() -> None:
         '{"prefills": [[5, 0]], "decodes": [], "seconds": 0}',
         '{"prefills": [[5, 0]], "decodes": [7], "seconds": 0.2}',
     ]
-    assert recorded_steps(rows) == (RecordedStep(prefills=((5, 0),), decodes=(7,), seconds=0.2),)
+    step = RecordedStep(prefills=((5, 0),), decodes=(7,), seconds=0.2, distinct_tokens=6)
+    assert recorded_steps(rows) == (step,)
 
 
 @pytest.mark.parametrize(
@@ -125,6 +170,10 @@ def test_steps_without_work_or_time_are_left_out() -> None:
         ('{"prefills": [[1]], "decodes": [], "seconds": 1}', "row 2: prefills"),
         ('{"prefills": [], "decodes": ["x"], "seconds": 1}', "row 2: decodes"),
         ('{"prefills": [], "decodes": [3], "seconds": 1, "pause_s": -1}', "row 2: pause_s is -1"),
+        (
+            '{"prefills": [], "decodes": [3], "seconds": 1, "distinct_tokens": -1}',
+            "row 2: distinct",
+        ),
         ('{"engine": {}}', "row 2: engine: give whole numbers for block_size_tokens"),
         (HEADER.replace("750", "751"), "another engine's steps"),
         ('{"prefills": [], "decodes": [3]}', "row 2: seconds is None"),
@@ -145,13 +194,15 @@ def test_a_recording_without_the_engines_shape_is_refused() -> None:
         Recording.read(lines(5, seed=1))
 
 
-def test_a_profile_has_the_engines_shape_and_the_mean_pause_of_a_busy_engine() -> None:
+def test_a_profile_has_the_engines_shape_and_the_pauses_of_a_busy_engine() -> None:
     rows = [json.loads(line) for line in lines(90, seed=1)]
-    pauses = [None, 0.002, 0.004]
-    rows = [{**row, "pause_s": pauses[i % 3]} for i, row in enumerate(rows)]
+    for number, row in enumerate(rows):
+        requests = len(row["prefills"]) + len(row["decodes"])
+        row["pause_s"] = None if number % 3 == 0 else 0.001 + 2e-5 * requests
     again = [HEADER, *map(json.dumps, rows[:40]), HEADER, *map(json.dumps, rows[40:])]
     profile = RecordedProfile.fit(Recording.read(again))
-    assert profile.pause_s == pytest.approx(0.003)
+    assert profile.pause_s == pytest.approx(0.001, rel=1e-3)
+    assert profile.pause_request_s == pytest.approx(2e-5, rel=1e-3)
     assert profile.shape.total_blocks == 750
     assert RecordedProfile.of(json.loads(json.dumps(profile.plain()))) == profile
 
@@ -159,8 +210,10 @@ def test_a_profile_has_the_engines_shape_and_the_mean_pause_of_a_busy_engine() -
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("format", "other", "format is not weir-recorded-profile-2"),
+        ("format", "weir-recorded-profile-2", "format is not weir-recorded-profile-3"),
         ("pause_s", None, "pause_s is None"),
+        ("pause_request_s", -1, "pause_request_s is -1"),
+        ("ranks", [0.5, 1.5], "ranks must be 0 to 1"),
         ("engine", {"max_seqs": 1}, "recorded profile: engine: give whole numbers"),
     ],
 )
@@ -176,6 +229,8 @@ def test_a_broken_file_is_refused() -> None:
         RecordedCost.of({**cost.plain(), "coefficients": [1.0]})
     with pytest.raises(ConfigError, match="noise must be a list of sizes"):
         RecordedCost.of({"coefficients": cost.plain()["coefficients"]})
+    with pytest.raises(ConfigError, match="ranks must be"):
+        RecordedCost.of({**cost.plain(), "ranks": None})
     for size, message in (({"upto_s": 1.0, "ratios": [1.0]}, "ratios"), ({}, "upto_s")):
         with pytest.raises(ConfigError, match=f"{message} must be"):
             RecordedCost.of({**cost.plain(), "noise": [size]})
