@@ -21,10 +21,12 @@ from weir_engine.sim.loop import Planner, Window
 from weir_engine.sim.preset_run import preset_planner
 from weir_engine.sim.profile_cost import ProfileCost
 from weir_engine.sim.profiles import load_profile
-from weir_engine.sim.replica import Replica
+from weir_engine.sim.replica import PlannerFactory, Replica
 from weir_engine.sim.report import attained, summarise
+from weir_engine.sim.threshold import ForecastThreshold, ThresholdSettings
 
 TOLERANCE = 1.2
+THRESHOLD = ThresholdSettings(interval_s=1.0, found_again=True)
 _RAMP_S = 20.0
 
 
@@ -111,7 +113,10 @@ def run(cell: Cell, slos: tuple[Slo, ...], seed: int) -> Done:
 
     def planner(shape: EngineShape, kv: KvManager) -> Planner:
         pool = DuePool(told=cell.variant != "no-deadlines")
-        watched.append(Watched(preset_planner(replica, "weir", pool=pool)(shape, kv)))
+        weir: PlannerFactory = preset_planner(replica, "weir", pool=pool)
+        if cell.variant != "fixed-threshold":
+            weir = ForecastThreshold.over(weir, replica.policy, THRESHOLD)
+        watched.append(Watched(weir(shape, kv)))
         return watched[0]
 
     with ExitStack() as stack:

@@ -82,6 +82,7 @@ VARIANTS: dict[str, Patches] = {
     "victims-tail": (partial(patch.object, online_phase, "offline_victims", victims_by_tail),),
     "victims-last": (partial(patch.object, online_phase, "offline_victims", victims_by_arrival),),
     "no-deadlines": (nullcontext,),
+    "fixed-threshold": (nullcontext,),
 }
 _PREEMPTING = ("victims-tail", "victims-last")  # on traces that are short of blocks only
 _MODULEWISE = ("modulewise", "knee")  # their model has to be profiled: slow, so on one trace

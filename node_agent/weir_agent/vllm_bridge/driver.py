@@ -297,7 +297,7 @@ class StepDriver:
             **self.recorder.report(now_s),
             "now_s": now_s,
             **self.kv.levels(),
-            "online_reuse_blocks": self.ledger.reuse.working_set_blocks(now_s),
+            "online_reuse_blocks": self.ledger.reuse.kept_blocks(now_s),
             "turns": self._turns,
             "divergences": self.divergences,
             "admissions_put_off": self.step.put_off,

@@ -26,6 +26,11 @@ _LOST_BLOCKS: Final = 0.01
 _MEMORY: Final = 4
 """After so many times the cache's blocks were asked for, what was seen counts half."""
 
+_FITS: Final = 0.75
+_TOO_LARGE: Final = 0.875
+_KEPT_OF_TOO_LARGE: Final = 0.3
+"""Shares of the cache: see ``OnlineReuse``."""
+
 
 class OnlineReuse:
     """Blocks that finished online requests left, and how long they wait until they are found again.
@@ -34,6 +39,10 @@ class OnlineReuse:
     set are the blocks left within it. So it follows the load: after a quiet hour it is empty.
     Blocks of running requests are no part of it: they are held. Blocks that were evicted meanwhile
     are, as many as the cache has: what a larger reserve would have saved must be seen.
+
+    A working set of up to three quarters of the cache is worth keeping whole. Of one that fills the
+    cache, or would, most is lost before it is found whatever is kept for it: there it is the
+    newest, three tenths of the cache, and in between it falls.
 
     Source: the working set of Denning, "The working set model for program behavior", 1968, with a
     measured window.
@@ -49,10 +58,14 @@ class OnlineReuse:
         self._found = [0.0] * _SLOTS  # blocks found, by the slots that they had waited
         self._asked = 0.0
 
-    def working_set_blocks(self, now_s: float) -> int:
-        """Blocks left within the window; 0 while nothing was found again."""
+    def kept_blocks(self, now_s: float) -> int:
+        """Blocks worth keeping free; 0 while nothing was found again."""
         self._advance(now_s)
-        return sum(islice(self._left, self._window()))
+        working_set = sum(islice(self._left, self._window()))
+        beyond = (working_set / self._total - _FITS) / (_TOO_LARGE - _FITS)
+        if beyond <= 0:
+            return working_set
+        return int(self._total * (_FITS - (_FITS - _KEPT_OF_TOO_LARGE) * min(beyond, 1.0)))
 
     def asked(self, hashes: Iterable[BlockHash], now_s: float, *, again: bool = False) -> None:
         """An online request came to run with these blocks in its prompt and holds them now.

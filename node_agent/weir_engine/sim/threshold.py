@@ -8,19 +8,26 @@ from typing import Protocol
 
 from weir_engine.config import EngineShape, Policy
 from weir_engine.errors import ConfigError
+from weir_engine.ids import RequestId
 from weir_engine.kv.manager import KvManager
 from weir_engine.kv.reserve import threshold_blocks
+from weir_engine.kv.reuse import OnlineReuse
 from weir_engine.request import Request
 from weir_engine.sched.plan import StepOutcome, StepPlan
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ThresholdSettings:
-    """Online demand is sampled every ``interval_s`` over ``window_s``; mean + ``sigmas`` * std."""
+    """Online demand is sampled every ``interval_s`` over ``window_s``; mean + ``sigmas`` * std.
+
+    With ``found_again`` what online requests are likely to find again is left free besides, and
+    guarded with the rest.
+    """
 
     interval_s: float = 5.0
     window_s: float = 3600.0
     sigmas: float = 2.0
+    found_again: bool = False
 
     def __post_init__(self) -> None:
         if not (self.interval_s > 0 and self.window_s >= self.interval_s and self.sigmas >= 0):
@@ -60,7 +67,7 @@ class ForecastThreshold:
     Demand is the blocks that some online request references. Before the first sample the whole
     threshold of ``policy`` holds; it is never exceeded.
 
-    Source: Echo §5.3: the past hour, k = 2.
+    Source: Echo §5.3: the past hour, k = 2. What is found again: Weir.
     """
 
     def __init__(
@@ -72,6 +79,9 @@ class ForecastThreshold:
         self._settings = settings
         self._samples: deque[tuple[float, int]] = deque()
         self._next_s = 0.0
+        self._now_s = 0.0
+        self._reuse = OnlineReuse(kv.total_blocks) if settings.found_again else None
+        self._online: dict[RequestId, Request] = {}
 
     @classmethod
     def over(
@@ -85,19 +95,33 @@ class ForecastThreshold:
 
     def add(self, request: Request) -> None:
         """A request arrives."""
+        if request.is_online and self._reuse is not None:
+            self._online[request.id] = request
         self._inner.add(request)
 
     def plan(self, now_s: float) -> StepPlan:
         """Decide the next step; changes nothing."""
+        self._now_s = now_s
         return self._inner.plan(now_s)
 
     def begin(self, plan: StepPlan) -> None:
         """The plan was sent to the engine."""
         self._inner.begin(plan)
+        if self._reuse is None:
+            return
+        for work in plan.work:
+            request = self._online.get(work.request_id) if work.admitted else None
+            if request is not None and not request.preemptions:
+                self._reuse.asked(request.block_hashes, self._now_s)
 
     def commit(self, plan: StepPlan, outcome: StepOutcome) -> None:
         """The step ended; a sample that is due is taken and the threshold set."""
         self._inner.commit(plan, outcome)
+        reuse = self._reuse
+        if reuse is not None:
+            for request_id in outcome.finished:
+                if (request := self._online.pop(request_id, None)) is not None:
+                    reuse.left(reversed(request.block_hashes), outcome.ended_s)
         if outcome.ended_s < self._next_s:
             return
         self._next_s = outcome.ended_s + self._settings.interval_s
@@ -109,7 +133,10 @@ class ForecastThreshold:
             self._samples.popleft()
         held = [blocks for _, blocks in self._samples]
         demand = fmean(held) + self._settings.sigmas * pstdev(held)
+        if reuse is not None:
+            demand += reuse.kept_blocks(outcome.ended_s)
         allowed = threshold_blocks(total_blocks=kv.total_blocks, online_demand_blocks=demand)
-        self._inner.set_policy(
-            replace(self._policy, offline_kv_blocks=min(self._policy.offline_kv_blocks, allowed))
-        )
+        allowed = min(self._policy.offline_kv_blocks, allowed)
+        self._inner.set_policy(replace(self._policy, offline_kv_blocks=allowed))
+        if reuse is not None:
+            kv.set_guard(kv.total_blocks - allowed)

@@ -4,11 +4,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from tests.engine.sim.runs import POLICY, SHAPE, SLOS, offline, online, replica
 from weir_engine.config import EngineShape, Metric, Policy, Slo
 from weir_engine.errors import ConfigError
+from weir_engine.ids import RequestClass
 from weir_engine.kv.manager import KvManager
 from weir_engine.presets import PRESETS
 from weir_engine.request import Request
@@ -17,6 +19,14 @@ from weir_engine.sim.adaptive_prefill import AdaptivePrefill, AdaptiveSettings
 from weir_engine.sim.preset_run import run_preset
 from weir_engine.sim.records import SimResult
 from weir_engine.sim.threshold import ForecastThreshold, PolicyPlanner, ThresholdSettings
+from weir_engine.sim.workload import (
+    Documents,
+    Lengths,
+    Turns,
+    conversations,
+    document_questions,
+    poisson_times,
+)
 
 CUMULATIVE = (
     Slo(metric=Metric.TTFT, statistic="p90", threshold_s=1.0),
@@ -184,6 +194,40 @@ class TestForecastThreshold:
         short = self.policies(ThresholdSettings(interval_s=1.0, window_s=1.0, sigmas=2.0))
         # One or two samples: nearly no spread, so the threshold follows the load of the moment.
         assert len({policy.offline_kv_blocks for policy in short}) > 3
+
+    def online_hits(self, *, found_again: bool) -> int:
+        """Tokens that conversations find in the cache beside a batch of unlike documents."""
+        rng = np.random.default_rng(3)
+        unlike = Documents(
+            count=400,
+            questions=1,
+            document=Lengths(median=200, sigma=0.3, low=40, high=500),
+            question=Lengths(median=20, sigma=0.3, low=5, high=60),
+            output=Lengths(median=40, sigma=0.4, low=5, high=90),
+        )
+        talk = Lengths(median=24, sigma=0.3, low=8, high=60)
+        turns = Turns(count=6, gap_s=8.0, message=talk, output=talk, longest_tokens=600)
+        made, caches = replica(), list[KvManager]()
+
+        def noted(shape: EngineShape, kv: KvManager) -> PolicyPlanner:
+            caches.append(kv)
+            return made.scheduler(shape, kv)
+
+        settings = ThresholdSettings(interval_s=1.0, found_again=found_again)
+        made.simulate(
+            online=conversations(
+                rng, poisson_times(rng, rate_s=0.15, duration_s=120.0), turns=turns
+            ),
+            offline=document_questions(np.random.default_rng(1), unlike),
+            until_s=120.0,
+            planner=ForecastThreshold.over(noted, made.policy, settings),
+        )
+        return caches[0].hit_counts(RequestClass.ONLINE).hit_tokens
+
+    def test_what_conversations_find_again_is_left_to_them(self) -> None:
+        """Decision 22."""
+        kept = self.online_hits(found_again=True)
+        assert kept > 1.1 * self.online_hits(found_again=False)
 
     def test_bad_settings_name_the_remedy(self) -> None:
         with pytest.raises(ConfigError, match="window_s"):
