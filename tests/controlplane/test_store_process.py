@@ -86,6 +86,10 @@ def test_an_upload_that_runs_at_sigterm_is_finished(tmp_path: Path) -> None:
             {"database_url": "postgresql+asyncpg://a:b@127.0.0.1:{port}/x", "database_wait_s": "0"},
             "database_url: cannot be reached",
         ),
+        (
+            {"database_url": "postgresql+asyncpg://a:b@127.0.0.1:{port}/x?sslmode=require"},
+            "database_url: PostgreSQL's driver has no option sslmode; it has",
+        ),
     ],
 )
 def test_a_start_that_cannot_work_says_why_in_one_line(

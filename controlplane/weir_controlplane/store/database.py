@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import AsyncIterator
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,9 @@ _SQLITE_PRAGMAS = (
     "PRAGMA foreign_keys=ON",
     "PRAGMA busy_timeout=30000",
 )
+_POSTGRES_OPTIONS = frozenset(
+    {*signature(asyncpg.connect).parameters, "prepared_statement_cache_size"}
+) - {"dsn", "loop", "connection_class", "record_class"}
 _WRITES = "weir_writes"
 _IDLE_SINCE = "weir_idle_since"
 _FRESH_S = 1.0
@@ -82,6 +86,12 @@ class Database:
                 raise ValueError("database_url: SQLite needs a file, as sqlite+aiosqlite:///PATH")
             self._lock = ProcessLock(Path(parsed.database))
         else:
+            unknown = sorted(parsed.query.keys() - _POSTGRES_OPTIONS)
+            if unknown:
+                raise ValueError(
+                    f"database_url: PostgreSQL's driver has no option {', '.join(unknown)}; it has "
+                    f"{', '.join(sorted(_POSTGRES_OPTIONS))}"
+                )
             # Work leases are fenced, so a statement may be cut off; a hung server must not hang us.
             options |= {"connect_args": {"command_timeout": 60, "timeout": 10}}
         self.engine: AsyncEngine = create_async_engine(url, **options)
