@@ -113,10 +113,10 @@ def run(cell: Cell, slos: tuple[Slo, ...], seed: int) -> Done:
 
     def planner(shape: EngineShape, kv: KvManager) -> Planner:
         pool = DuePool(told=cell.variant != "no-deadlines")
-        weir: PlannerFactory = preset_planner(replica, "weir", pool=pool)
-        if cell.variant != "fixed-threshold":
-            weir = ForecastThreshold.over(weir, replica.policy, THRESHOLD)
-        watched.append(Watched(weir(shape, kv)))
+        fixed = preset_planner(replica, "weir", pool=pool)
+        forecast = ForecastThreshold.over(fixed, replica.policy, THRESHOLD)
+        chosen: PlannerFactory = fixed if cell.variant == "fixed-threshold" else forecast
+        watched.append(Watched(chosen(shape, kv)))
         return watched[0]
 
     with ExitStack() as stack:
