@@ -50,6 +50,15 @@ def test_the_forecast_never_allows_more_than_the_control_plane_did() -> None:
     assert active.offline_kv_blocks == 60
 
 
+def test_the_forecast_leaves_what_online_requests_find_again() -> None:
+    lease = Lease(policy=POLICY, sent_s=0.0)
+    for reused, left in ((50, 20), (90, 0)):
+        active = active_policy(
+            lease, 12.0, total_blocks=100, history=[30] * 30, reuse_blocks=reused
+        )
+        assert active.offline_kv_blocks == left
+
+
 def test_the_forecast_is_mean_plus_two_sigma() -> None:
     assert forecast_blocks([10, 30] * 20) == 40
     assert forecast_blocks([]) == 0

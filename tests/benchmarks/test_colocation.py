@@ -3,6 +3,7 @@
 import dataclasses
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 
@@ -19,8 +20,15 @@ from benchmarks.colocation.cells import (
     holds,
 )
 from benchmarks.colocation.judge import judge
-from benchmarks.colocation.setup import EngineSetup, engine_args
+from benchmarks.colocation.setup import PRESSURE, EngineSetup, engine_args
 from benchmarks.colocation.statements import claims_of, pressure_claims
+from weir_cli.loadlab.control_stub import (
+    ControlStub,
+    StubPolicy,
+    StubSetup,
+    setup_from_json,
+    setup_to_json,
+)
 from weir_cli.loadlab.measure import Measurement
 from weir_cli.loadlab.records import OnlineLatency, latency_stats
 
@@ -180,3 +188,33 @@ def test_with_the_second_workload_an_arm_that_misses_is_named_without_a_target(
     claims = {c.id: c for c in pressure_claims([result], online_hit_rate=0.5)}
     assert claims["pressure/p99-tbt/50%/static"].value == pytest.approx(1.25)
     assert claims["pressure/p99-tbt/50%/static"].target == target
+
+
+async def granted(*telemetry: dict[str, int], forecasts: bool) -> int:
+    """KV blocks that the stand-in control plane grants after these syncs."""
+    policy = StubPolicy(offline_kv_blocks=675, offline_seq_slots=64, forecasts=forecasts)
+    setup = StubSetup(model="sample", shape=PRESSURE.offline, seed=1, policy=policy)
+    app = ControlStub(setup_from_json(setup_to_json(setup))).app()
+    blocks = []
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app=app), base_url="http://stand-in"
+    ) as client:
+        for told in telemetry:
+            body = {
+                "state": "serving",
+                "chunks": [],
+                "room": {"lines": 0},
+                "telemetry": {"total_blocks": 750, **told},
+            }
+            reply = await client.post("/internal/v1/agents/a/sync", json=body)
+            blocks.append(int(reply.json()["policy"]["offline_kv_blocks"]))
+    return blocks[-1]
+
+
+async def test_the_stand_in_grants_what_a_control_plane_would() -> None:
+    told = {"online_kv_blocks": 50, "online_reuse_blocks": 250}
+    assert await granted(told, told, forecasts=True) == 450
+    assert await granted({}, forecasts=True) == 675  # at most what it was given
+    busy = [{"online_kv_blocks": 100}, {"online_kv_blocks": 300}]
+    assert await granted(*busy, forecasts=True) == 750 - 400  # mean and two deviations
+    assert await granted(told, forecasts=False) == 675
