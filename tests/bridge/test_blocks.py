@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from weir_agent.vllm_bridge.kv import VllmKv
 from weir_agent.vllm_bridge.ledger import BlockLedger
 from weir_agent.vllm_bridge.queue import ClassedBlockQueue
+from weir_agent.vllm_bridge.tails import LEAST_COPIED_TOKENS, SharedTails
 from weir_engine.errors import InvariantError
 from weir_engine.ids import BlockHash, RequestClass, RequestId
 from weir_engine.kv.eviction import LruEviction
@@ -19,6 +20,7 @@ from weir_engine.kv.view import PrefixHit
 from weir_engine.request import Request
 
 SIZE = 4
+PROMPT_IDS: dict[str, list[int]] = {}
 
 
 @dataclass
@@ -33,7 +35,9 @@ class Block:
 class Pool:
     """A block pool as vLLM runs one: hashes, reference counts, and Weir's queue inside."""
 
-    def __init__(self, blocks: int, *, lru: bool = False) -> None:
+    def __init__(
+        self, blocks: int, *, lru: bool = False, least_tokens: int = LEAST_COPIED_TOKENS
+    ) -> None:
         self.blocks = [Block(number) for number in range(blocks)]
         self.queue = ClassedBlockQueue(
             self.blocks, range(blocks), policy=LruEviction() if lru else None
@@ -45,16 +49,24 @@ class Pool:
         )
         self.kv = VllmKv(
             total_blocks=blocks,
-            block_size_tokens=SIZE,
             queue=self.queue,
             ledger=self.ledger,
             find=self.cached.get,
             table=lambda name: self.tables.get(name, []),
+            tails=SharedTails(
+                lambda name, first, end: PROMPT_IDS[name][first:end],
+                block_size_tokens=SIZE,
+                total_blocks=blocks,
+                least_tokens=least_tokens,
+            ),
         )
 
     def run(self, request: Request, *, blocks: int) -> None:
         """Admit a request with its hit, give it ``blocks`` in all and hash the full ones."""
-        found = self.kv.hit_blocks(request, self.kv.hit(request).tokens)
+        hit = self.kv.hit(request)
+        found = self.kv.hit_blocks(request, hit.tokens)
+        if hit.tokens % SIZE:
+            assert found.pop().block_hash is not None  # the copied one is not kept
         for block in found:
             if block.ref_cnt == 0:
                 self.queue.remove(block)
@@ -69,12 +81,14 @@ class Pool:
         self.ledger.waiting.remove(request.id)
         self.ledger.admitted(request.id, [b.block_id for b in table], online=request.is_online)
         hashed = []
-        for block, block_hash in zip(table, request.block_hashes, strict=False):
+        for index, (block, block_hash) in enumerate(zip(table, request.block_hashes, strict=False)):
             if block.block_hash is None and block_hash not in self.cached:
                 assert isinstance(block_hash, bytes)
                 block.block_hash = block_hash + b"\0\0\0\0"
                 self.cached[block_hash] = block
                 hashed.append(block)
+                if index:
+                    self.kv.tails.hashed(request.id, request.block_hashes[index - 1], block, index)
         self.ledger.hashed(hashed, online=request.is_online)
 
     def end(self, request: Request) -> None:
@@ -93,6 +107,7 @@ class Pool:
 def request(name: str, prompt: str, *, offline: bool = False) -> Request:
     """A request whose prompt is letters; equal beginnings have equal hashes."""
     full = len(prompt) // SIZE
+    PROMPT_IDS[name] = list(prompt.encode())
     return Request(
         id=RequestId(name),
         klass=RequestClass.OFFLINE if offline else RequestClass.ONLINE,
@@ -234,6 +249,47 @@ def test_only_blocks_of_ones_own_are_released() -> None:
     assert pool.kv.releasable_blocks(RequestId("nobody")) == 0
 
 
+def test_a_hit_goes_on_into_the_block_in_which_two_prompts_part() -> None:
+    pool = Pool(8, least_tokens=2)
+    first = request("a", "abcdefghxyz.")
+    pool.run(first, blocks=3)
+    inside = request("b", "abcdefghxyZ!")
+    assert pool.kv.hit(inside) == PrefixHit(tokens=10, free_blocks=0)
+    assert ids(pool.kv.hit_blocks(inside, 10)) == [0, 1, 2]
+    assert ids(pool.kv.hit_blocks(inside, 8)) == [0, 1]
+    pool.end(first)
+    assert pool.kv.hit(request("c", "abcdefghxyZ!")) == PrefixHit(tokens=10, free_blocks=3)
+    assert pool.kv.hit(request("d", "abcdefghx!!!")).tokens == 8  # one token is not worth a copy
+    assert pool.kv.hit(request("e", "abcdefghxyz.")).tokens == 11  # the last one is computed
+
+
+def test_nothing_is_copied_in_front_of_the_first_whole_block() -> None:
+    """Its hash tells tenants apart; the tokens alone do not."""
+    pool = Pool(8, least_tokens=1)
+    pool.run(request("a", "abcd"), blocks=1)
+    assert pool.kv.hit(request("b", "abcx")).tokens == 0
+
+
+def test_an_evicted_block_is_no_longer_copied() -> None:
+    pool = Pool(3, least_tokens=2)
+    first = request("a", "abcdefgh")
+    pool.run(first, blocks=2)
+    pool.end(first)
+    waits = request("b", "abcdefg!!")
+    assert pool.kv.hit(waits).tokens == 7
+    pool.run(request("c", "12345678"), blocks=2)  # takes the free block, then the end of the prefix
+    assert pool.kv.hit(waits).tokens == 4
+
+
+def test_a_block_that_shares_more_is_preferred_when_it_comes() -> None:
+    pool = Pool(8, least_tokens=1)
+    pool.run(request("a", "abcdef--"), blocks=2)
+    waits = request("b", "abcdefgh!")
+    assert pool.kv.hit(waits).tokens == 6
+    pool.run(request("c", "abcdefg-"), blocks=2)
+    assert pool.kv.hit(waits).tokens == 7
+
+
 PROMPTS = st.text(alphabet="ab", min_size=1, max_size=14)
 
 
@@ -241,7 +297,7 @@ PROMPTS = st.text(alphabet="ab", min_size=1, max_size=14)
 def test_kept_hits_are_always_those_that_a_fresh_look_finds(
     actions: list[tuple[str, bool, int]],
 ) -> None:
-    pool = Pool(10)
+    pool = Pool(10, least_tokens=1)
     probes = [request(f"p{number}", "ab" * number + "b") for number in range(1, 7)]
     running: list[Request] = []
     for number, (prompt, offline, ends) in enumerate(actions):

@@ -13,7 +13,7 @@ POLICY = {"offline_kv_blocks": 200, "offline_seq_slots": 12}
 
 def mixed_asks(seed: int, *, documents: int = 3, offline: int = 9, online: int = 5) -> list[Ask]:
     rng = numbers(seed)
-    shared = [text(rng, 200) for _ in range(documents)]
+    shared = [text(rng, 220) for _ in range(documents)]  # they end inside a block
     asks = [
         Ask(
             id=f"off{number}",
@@ -40,6 +40,37 @@ def test_tokens_equal_stock_vllm_with_and_without_colocation(host: EngineHost) -
     host.use_weir()
     online = [ask for ask in asks if not ask.offline]
     assert host.run(online) == {ask.id: expected[ask.id] for ask in online}
+
+
+def test_prompts_that_part_inside_a_block_share_it_up_to_there(host: EngineHost) -> None:
+    rng = numbers(9)
+    shared = text(rng, 220)
+    leader = Ask(id="leader", prompt=shared + text(rng, 40))
+    others = [Ask(id=f"other{n}", prompt=shared + text(rng, 30), output=20) for n in range(4)]
+    host.use_stock()
+    expected = host.run([leader]) | host.run(others)
+    host.use_weir()
+    done = host.run([leader])
+    for ask in others:
+        host.add(ask)
+    cached = {}
+    while host.engine.has_unfinished_requests():
+        for result in host.engine.step():
+            cached[result.request_id] = result.num_cached_tokens
+            done[result.request_id] = tuple(result.outputs[0].token_ids)
+    assert done == expected
+    assert cached == {ask.id: 220 for ask in others}  # stock vLLM: 192, six whole blocks
+
+
+def test_a_prompt_that_is_cached_whole_computes_its_last_token_only(host: EngineHost) -> None:
+    prompt = text(numbers(10), 64)
+    host.use_stock()
+    expected = host.run([Ask(id="first", prompt=prompt, output=12)])["first"]
+    driver = host.use_weir()
+    host.run([Ask(id="first", prompt=prompt, output=12)])
+    before = driver.telemetry()["online_hit_tokens"]
+    assert host.run([Ask(id="again", prompt=prompt, output=12)])["again"] == expected
+    assert driver.telemetry()["online_hit_tokens"] - before == 63
 
 
 @pytest.mark.parametrize("seed", [2, 3, 4])

@@ -34,6 +34,7 @@ class Arrangement:
         self._waiting = PlannedQueue()
         vllm.waiting = self._waiting
         self._pins: list[Block] = []
+        self._copied: dict[str, Block] = {}
         self.tokens: dict[str, int] = {}
         self.hits: dict[str, int] = {}
         self.put_off = 0
@@ -42,6 +43,7 @@ class Arrangement:
         """The next step does nothing."""
         self.tokens = {}
         self.hits = {}
+        self._copied = {}
 
     def apply(self, plan: StepPlan) -> StepPlan:
         """Make vLLM ready for the plan; answers with the plan that it can carry out.
@@ -75,13 +77,22 @@ class Arrangement:
     ) -> tuple[Any, int, int, bool]:
         """The prefix hit that the plan counts on, out of the one that vLLM found.
 
-        A longer one would be of blocks that a sibling computes in this very step.
+        A longer one would be of blocks that a sibling computes in this very step. One that is
+        planned to end inside a block has that block last: vLLM copies it.
         """
         planned = self.hits.get(request.request_id)
         blocks, tokens, boundary, diverged = found
-        if planned is None or tokens <= planned:
+        if planned is None or tokens == planned:
             return found
-        blocks = self._vllm.kv_cache_manager.truncate_computed_blocks(blocks, planned)
+        manager = self._vllm.kv_cache_manager
+        whole = planned - planned % self._block_size
+        if tokens > whole:
+            blocks = manager.truncate_computed_blocks(blocks, whole)
+        copied = self._copied.get(request.request_id)
+        if tokens < whole or (whole < planned and copied is None):
+            return found
+        if copied is not None:
+            blocks = manager.create_kv_cache_blocks(([*blocks.blocks[0], copied],))
         return blocks, planned, boundary, diverged
 
     def _admit(self, plan: StepPlan) -> StepPlan:
@@ -100,7 +111,8 @@ class Arrangement:
                 )
             hit = self._kv.hit_blocks(self._known[work.request_id], work.hit_tokens)
             need = [block.ref_cnt for block in hit].count(0)
-            need += self._blocks(work.hit_tokens + work.tokens) - self._blocks(work.hit_tokens)
+            need += self._blocks(work.hit_tokens + work.tokens)
+            need -= work.hit_tokens // self._block_size
             if need > room:
                 put_off.add(work.request_id)
                 continue
@@ -109,6 +121,8 @@ class Arrangement:
                 self._pool.touch(hit)
                 self._pins.extend(hit)
             self.hits[work.request_id] = work.hit_tokens
+            if work.hit_tokens % self._block_size:
+                self._copied[work.request_id] = hit[-1]
             shown.append(vllm.requests[work.request_id])
         self._waiting.show(shown)
         if not put_off:

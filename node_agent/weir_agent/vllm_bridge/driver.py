@@ -68,6 +68,7 @@ class StepDriver:
             eviction=eviction_of(settings),
             guard_blocks=0,
             is_online=self.intake.is_online,
+            tokens=self.intake.tokens,
         )
         self.queue, self.ledger, self.kv = parts.queue, parts.ledger, parts.kv
         self._wanted = WantedPrefixes(
@@ -259,6 +260,7 @@ class StepDriver:
         """The prefix cache was dropped, perhaps with every request preempted for it."""
         if done:
             self.ledger.cache_was_reset()
+            self.kv.tails.clear()
         for request_id in self._preempted:
             request = self._vllm.requests[request_id]
             if request.status == RequestStatus.PREEMPTED and request_id in self.intake.known:

@@ -4,7 +4,7 @@ Requests that wait for a compiled grammar are kept back here until it is ready.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import structlog
@@ -44,6 +44,14 @@ class Intake:
         """True unless the agent said that it is offline."""
         request = self.known.get(request_id)
         return request is None or request.is_online
+
+    def tokens(self, request_id: str, first: int, end: int) -> Sequence[int]:
+        """Ids of a request's tokens; none of one whose prompt is not made of ids alone."""
+        request = self._vllm.requests.get(request_id)
+        if request is None or request.prompt_embeds is not None:
+            return ()
+        ids: Sequence[int] = request.all_token_ids[first:end]
+        return ids
 
     def register(self, request: Any) -> None:
         """Make Weir's record of a vLLM request; a tag that cannot be read ends it with an error."""

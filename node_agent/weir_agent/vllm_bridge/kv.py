@@ -9,7 +9,9 @@ from typing import Any
 
 from weir_agent.vllm_bridge.ledger import BlockLedger, FindBlock
 from weir_agent.vllm_bridge.queue import Block, ClassedBlockQueue
+from weir_agent.vllm_bridge.tails import SharedTails
 from weir_engine.ids import BlockHash, RequestId
+from weir_engine.kv.branches import Tail
 from weir_engine.kv.view import PrefixHit
 from weir_engine.request import Request
 
@@ -18,7 +20,10 @@ NO_HIT = PrefixHit(tokens=0, free_blocks=0)
 
 @dataclass(slots=True, kw_only=True)
 class _Found:
-    """A prefix hit as it was found; ``keys`` are the hashes its blocks had then."""
+    """A prefix hit as it was found; ``keys`` are the hashes its blocks had then.
+
+    ``tail`` is what it shares of the block behind them, as of ``version``.
+    """
 
     limit: int
     blocks: list[Block]
@@ -27,32 +32,36 @@ class _Found:
     moves: int
     hashings: int
     hit: PrefixHit
+    tail: Tail | None = None
+    version: int = 0
 
 
 class VllmKv:
     """``KvView`` over vLLM's KV cache manager with one full-attention group.
 
-    ``find`` gives the block that vLLM would hit for a hash, ``table`` the blocks of a request.
-    Hits are kept by request and checked again only after a block left the cache, got a hash, or
-    moved between free and held.
+    ``find`` gives the block that vLLM would hit for a hash, ``table`` the blocks of a request,
+    ``tails`` what it shares of the block behind its last whole one: a hit goes on into that block,
+    which vLLM copies. Hits are kept by request and checked again only after a block left the cache,
+    got a hash, or moved between free and held.
     """
 
     def __init__(
         self,
         *,
         total_blocks: int,
-        block_size_tokens: int,
         queue: ClassedBlockQueue,
         ledger: BlockLedger,
         find: FindBlock,
         table: Callable[[str], list[Block]],
+        tails: SharedTails,
     ) -> None:
         self._total = total_blocks
-        self._block_size = block_size_tokens
+        self._block_size = tails.block_size_tokens
         self._queue = queue
         self._ledger = ledger
         self._find = find
         self._table = table
+        self.tails = tails
         self._found: dict[RequestId, _Found] = {}
         self._blind: set[RequestId] = set()
 
@@ -112,19 +121,28 @@ class VllmKv:
             self._found[request.id] = found
         if found.hashings != self._ledger.hash_epoch:
             self._extend(found, hashes)
+            self._branch_off(found, request)
         if found.moves != self._queue.moves:
             found.moves = self._queue.moves
+            tail = found.tail
+            blocks = found.blocks if tail is None else [*found.blocks, tail.block]
             found.hit = PrefixHit(
-                tokens=len(found.blocks) * self._block_size,
-                free_blocks=[block.ref_cnt for block in found.blocks].count(0),
+                tokens=len(found.blocks) * self._block_size + (0 if tail is None else tail.tokens),
+                free_blocks=[block.ref_cnt for block in blocks].count(0),
             )
         return found.hit
 
     def hit_blocks(self, request: Request, tokens: int) -> list[Block]:
-        """The blocks of the first ``tokens`` of the request's hit."""
+        """The blocks of the first ``tokens`` of the request's hit, the copied one last."""
         self.hit(request)
         found = self._found.get(request.id)
-        return [] if found is None else found.blocks[: tokens // self._block_size]
+        if found is None:
+            return []
+        blocks = found.blocks[: tokens // self._block_size]
+        tail = found.tail
+        if tail is not None and tokens == len(blocks) * self._block_size + tail.tokens:
+            blocks.append(tail.block)
+        return blocks
 
     def next_evicted(self, blocks: int) -> frozenset[BlockHash]:
         """Hashes that would leave the cache if ``blocks`` blocks were allocated now."""
@@ -148,6 +166,8 @@ class VllmKv:
         if found.evictions == self._queue.evicted_cached:
             return True
         found.evictions = self._queue.evicted_cached
+        if found.tail is not None and not found.tail.holds:
+            return False
         return [block.block_hash for block in found.blocks] == found.keys
 
     def _extend(self, found: _Found, hashes: list[BlockHash]) -> None:
@@ -161,4 +181,16 @@ class VllmKv:
             blocks.append(block)
             found.keys.append(block.block_hash)
         if len(blocks) != before:
+            found.moves = -1
+            found.tail, found.version = None, 0
+
+    def _branch_off(self, found: _Found, request: Request) -> None:
+        whole = len(found.blocks)
+        version = self.tails.version(request.block_hashes[whole - 1]) if whole else 0
+        if version == found.version:
+            return
+        found.version = version
+        tail = self.tails.find(request, whole)
+        if tail != found.tail:
+            found.tail = tail
             found.moves = -1

@@ -14,6 +14,7 @@ from weir_agent.vllm_bridge.kv import VllmKv
 from weir_agent.vllm_bridge.ledger import BlockLedger
 from weir_agent.vllm_bridge.messages import BridgeSettings
 from weir_agent.vllm_bridge.queue import Block, ClassedBlockQueue
+from weir_agent.vllm_bridge.tails import PromptTokens, SharedTails
 from weir_engine.config import EngineShape
 from weir_engine.ids import BlockHash
 from weir_engine.kv.eviction import ClassedEviction, EvictionPolicy, LruEviction
@@ -38,10 +39,11 @@ def take_over_pool(
     eviction: EvictionPolicy,
     guard_blocks: int,
     is_online: Callable[[str], bool],
+    tokens: PromptTokens,
 ) -> PoolParts:
     """Install the queue in a pool that no request uses yet.
 
-    ``is_online`` answers for a request id.
+    ``is_online`` and ``tokens`` answer for a request id.
     """
     pool = kv_cache_manager.block_pool
     queue = ClassedBlockQueue(
@@ -61,13 +63,15 @@ def take_over_pool(
     ledger = BlockLedger(len(pool.blocks), queue=queue, find=find, content_hash=get_block_hash)
     kv = VllmKv(
         total_blocks=len(pool.blocks) - 1,
-        block_size_tokens=block_size_tokens,
         queue=queue,
         ledger=ledger,
         find=find,
         table=lambda request_id: tables.get(request_id, []),
+        tails=SharedTails(
+            tokens, block_size_tokens=block_size_tokens, total_blocks=len(pool.blocks)
+        ),
     )
-    _listen_to_hashes(pool, ledger, is_online)
+    _listen_to_hashes(pool, ledger, kv.tails, is_online)
     return PoolParts(queue=queue, ledger=ledger, kv=kv)
 
 
@@ -91,7 +95,12 @@ def eviction_of(settings: BridgeSettings) -> EvictionPolicy:
     return ClassedEviction(guard_online=settings.guard_online)
 
 
-def _listen_to_hashes(pool: Any, ledger: BlockLedger, is_online: Callable[[str], bool]) -> None:
+def _listen_to_hashes(
+    pool: Any,
+    ledger: BlockLedger,
+    tails: SharedTails,
+    is_online: Callable[[str], bool],
+) -> None:
     cache_full_blocks = pool.cache_full_blocks
 
     def cache_and_label(
@@ -109,8 +118,9 @@ def _listen_to_hashes(pool: Any, ledger: BlockLedger, is_online: Callable[[str],
             **rest,
         )
         if num_full_blocks > num_cached_blocks:
-            ledger.hashed(
-                blocks[num_cached_blocks:num_full_blocks], online=is_online(request.request_id)
-            )
+            name = request.request_id
+            ledger.hashed(blocks[num_cached_blocks:num_full_blocks], online=is_online(name))
+            for index in range(max(1, num_cached_blocks), num_full_blocks):
+                tails.hashed(name, request.block_hashes[index - 1], blocks[index], index)
 
     pool.cache_full_blocks = cache_and_label

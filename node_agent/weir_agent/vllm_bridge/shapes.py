@@ -102,6 +102,8 @@ _REQUEST_STATE = (
     "max_tokens",
     "resumable",
     "skip_reading_prefix_cache",
+    "all_token_ids",
+    "prompt_embeds",
 )
 
 
@@ -130,7 +132,14 @@ def check_classes() -> None:
             "Weir's free-block queue (vLLM's has it)": (ClassedBlockQueue, sorted(queue_methods)),
             "RequestQueue": (RequestQueue, sorted(_WAITING)),
             "EngineCoreRequestType": (EngineCoreRequestType, ["WAKEUP"]),
-            "KVCacheManager": (KVCacheManager, ["truncate_computed_blocks"]),
+            "KVCacheManager": (
+                KVCacheManager,
+                [
+                    "truncate_computed_blocks",
+                    "create_kv_cache_blocks",
+                    "take_kv_cache_block_copies",
+                ],
+            ),
         }
     )
     request = Request("weir-check", [0], SamplingParams(max_tokens=1), None)

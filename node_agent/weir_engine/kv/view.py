@@ -15,8 +15,10 @@ from weir_engine.request import Request
 class PrefixHit:
     """What a request would find in the cache if it were admitted now.
 
-    ``tokens`` is a multiple of the block size and at most the known tokens - 1. ``free_blocks`` of
-    the blocks found lie in the free list: taking them lowers the free count like an allocation.
+    ``tokens`` is at most the known tokens - 1. Where the engine can copy a block they may end
+    inside one, which is then copied; elsewhere they are a multiple of the block size.
+    ``free_blocks`` of the blocks found, the copied one among them, lie in the free list: taking
+    them lowers the free count like an allocation.
     """
 
     tokens: int

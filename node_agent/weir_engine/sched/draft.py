@@ -108,6 +108,14 @@ class StepDraft:
         size = self.block_size_tokens
         return -(-(computed_tokens + new_tokens) // size) - -(-computed_tokens // size)
 
+    def blocks_behind(self, hit_tokens: int, new_tokens: int) -> int:
+        """Blocks to allocate so that ``new_tokens`` fit behind a prefix hit.
+
+        A block in which the hit ends is others' too: it is copied into one of its own.
+        """
+        size = self.block_size_tokens
+        return -(-(hit_tokens + new_tokens) // size) - hit_tokens // size
+
     def sure_hit(self, kv: KvView, request: Request, hit: PrefixHit) -> PrefixHit:
         """The part of a hit that this step's own allocations cannot evict before it is adopted."""
         if self.allocated_blocks == 0 or hit.tokens == 0:
@@ -129,7 +137,7 @@ class StepDraft:
 
         Requests preempted in this step may have been the only holders of the others.
         """
-        return hit.tokens // self.block_size_tokens if self.preempted else hit.free_blocks
+        return -(-hit.tokens // self.block_size_tokens) if self.preempted else hit.free_blocks
 
     def freed_by(self, releasable_blocks: int) -> int:
         """Blocks that a preemption frees, at least: some may have been adopted in this step."""
@@ -138,8 +146,8 @@ class StepDraft:
     def admit(self, request: Request, hit: PrefixHit, tokens: int, *, reason: str) -> None:
         """A request joins with this hit and so many tokens behind it."""
         offline = not request.is_online
-        blocks = self.blocks_for(hit.tokens, tokens) + self.hit_blocks(hit)
-        self.adopted_blocks += hit.tokens // self.block_size_tokens
+        blocks = self.blocks_behind(hit.tokens, tokens) + self.hit_blocks(hit)
+        self.adopted_blocks += -(-hit.tokens // self.block_size_tokens)
         self.take_blocks(blocks, offline=offline)
         self.seqs_left -= 1
         self.offline_seqs += offline

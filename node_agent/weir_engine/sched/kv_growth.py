@@ -47,15 +47,15 @@ class GrowthToEnds:
 
     def need(self, draft: StepDraft, request: Request, hit_tokens: int, adopted: int) -> Need:
         """What all of them lack, and the request's own known tokens, are free."""
-        whole = draft.blocks_for(hit_tokens, request.known_tokens - hit_tokens)
+        whole = draft.blocks_behind(hit_tokens, request.known_tokens - hit_tokens)
         free = whole + adopted + self._blocks
         return Need(free, free + _later_blocks(draft, request))
 
     def admit(self, draft: StepDraft, request: Request, hit_tokens: int, tokens: int) -> None:
         """The others wait for what it lacks."""
-        whole = draft.blocks_for(hit_tokens, request.known_tokens - hit_tokens)
+        whole = draft.blocks_behind(hit_tokens, request.known_tokens - hit_tokens)
         later = _later_blocks(draft, request)
-        self._blocks += whole - draft.blocks_for(hit_tokens, tokens) + later
+        self._blocks += whole - draft.blocks_behind(hit_tokens, tokens) + later
 
 
 class GrowthToPeak:
@@ -81,7 +81,7 @@ class GrowthToPeak:
             tokens += known
             at_ends += -(-(known + left) // size)
             peak = max(peak, (tokens + alive * left) / size + alive * _OPEN_BLOCK)
-        whole = draft.blocks_for(hit_tokens, request.known_tokens - hit_tokens)
+        whole = draft.blocks_behind(hit_tokens, request.known_tokens - hit_tokens)
         need = max(min(peak, at_ends) - self._held, whole + adopted)
         return Need(need, need)
 

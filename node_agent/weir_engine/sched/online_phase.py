@@ -212,12 +212,12 @@ class OnlinePhase:
         if tokens == 0:
             return False
         # vLLM admits a prompt only when all of it fits.
-        whole = draft.blocks_for(hit.tokens, request.known_tokens - hit.tokens)
+        whole = draft.blocks_behind(hit.tokens, request.known_tokens - hit.tokens)
         missing_slot = draft.seqs_left < 1
         lacking = whole + draft.hit_blocks(hit) - draft.blocks_left
         if missing_slot or self._ends.claimed(draft, lacking) is None:
             # Those who give way may hold blocks of the hit: it is counted whole.
-            whole += hit.tokens // draft.block_size_tokens
+            whole += -(-hit.tokens // draft.block_size_tokens)
             made = self._make_room(draft, request, whole, slots=int(missing_slot), admit=True)
             if not made:
                 draft.lacks_room = True

@@ -159,7 +159,7 @@ class PriorityPacking(StepListener):
             return Share(request, tokens, computed, blocks, left_s)
         hit = draft.sure_hit(self._state.kv, request, self._state.kv.hit(request))
         tokens = min(request.known_tokens - hit.tokens, most)
-        blocks = draft.blocks_for(hit.tokens, tokens) + draft.hit_blocks(hit)
+        blocks = draft.blocks_behind(hit.tokens, tokens) + draft.hit_blocks(hit)
         return Share(request, tokens, hit.tokens, blocks, left_s, hit)
 
     # -- room for online: FindPreemptBlock, §5.2 --------------------------------------------
@@ -172,7 +172,7 @@ class PriorityPacking(StepListener):
             return True
         offline = self._droppable(draft, self._state.running_offline.values())
         if share.hit is not None:  # those who give way may hold blocks of the hit
-            lacking += share.hit.tokens // draft.block_size_tokens
+            lacking += -(-share.hit.tokens // draft.block_size_tokens)
         victims = offline_victims(
             offline,
             blocks=lacking,
@@ -281,7 +281,7 @@ class PriorityPacking(StepListener):
                 continue  # this step would evict what it counts on
             tokens = min(request.known_tokens - hit.tokens, state.shape.max_batched_tokens)
             # Nothing is admitted that could not be computed whole.
-            whole = draft.blocks_for(hit.tokens, request.known_tokens - hit.tokens)
+            whole = draft.blocks_behind(hit.tokens, request.known_tokens - hit.tokens)
             share = Share(request, tokens, hit.tokens, whole + draft.hit_blocks(hit), hit=hit)
             fits = self._has_room(draft, policy, share, room) and tokens <= step.tokens_left
             if not fits or not self._pack_or_replace(step, share, limit_s):

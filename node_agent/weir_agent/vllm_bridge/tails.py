@@ -1,0 +1,69 @@
+"""Prefix hits that end inside a block: which cached block a prompt goes on in.
+
+vLLM copies a block of which a request may use the beginning only, and hands the copy to the
+request; its own lookup finds whole blocks.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from weir_agent.vllm_bridge.queue import Block
+from weir_engine.ids import BlockHash, RequestId
+from weir_engine.kv.branches import PrefixBranches, Tail
+from weir_engine.request import Request
+
+# A copy of a block costs a few kernels a layer, which on GPUs take as long as some ten tokens of a
+# prompt: where fewer are shared, they are computed.
+LEAST_COPIED_TOKENS: Final = 16
+
+PromptTokens = Callable[[RequestId, int, int], Sequence[int]]
+"""Ids of a request's tokens from one position to another; none where they do not say all."""
+
+
+class SharedTails:
+    """What requests share of the block behind their last whole cached one.
+
+    ``least_tokens`` are worth a copy.
+    """
+
+    def __init__(
+        self,
+        tokens: PromptTokens,
+        *,
+        block_size_tokens: int,
+        total_blocks: int,
+        least_tokens: int = LEAST_COPIED_TOKENS,
+    ) -> None:
+        self._tokens = tokens
+        self.block_size_tokens = block_size_tokens
+        self._least_tokens = least_tokens
+        self._branches = PrefixBranches(2 * total_blocks)
+
+    def hashed(self, request_id: RequestId, prefix: BlockHash, block: Block, index: int) -> None:
+        """A request's ``index``-th block got its hash, behind such a prefix."""
+        size = self.block_size_tokens
+        tokens = self._tokens(request_id, index * size, (index + 1) * size)
+        if block.block_hash is not None and len(tokens) == size:
+            self._branches.add(prefix, block, tokens)
+
+    def version(self, prefix: BlockHash) -> int:
+        """Rises whenever more is known of what goes on behind a prefix; 0: nothing is."""
+        return self._branches.version(prefix)
+
+    def find(self, request: Request, whole_blocks: int) -> Tail | None:
+        """The tail behind so many blocks of the request's hit, one at least.
+
+        The last known token is never in it: it is always computed. The hash of the first block has
+        what tells tenants apart, so nothing is shared before it.
+        """
+        first = whole_blocks * self.block_size_tokens
+        end = min(first + self.block_size_tokens, request.known_tokens - 1)
+        if end - first < self._least_tokens:
+            return None
+        tokens = self._tokens(request.id, first, end)
+        tail = self._branches.find(request.block_hashes[whole_blocks - 1], tokens)
+        return tail if tail is not None and tail.tokens >= self._least_tokens else None
+
+    def clear(self) -> None:
+        """The cache was dropped."""
+        self._branches.clear()

@@ -1,0 +1,110 @@
+"""Where cached prefixes go on, token by token, inside the block behind their last whole one.
+
+Prefix hits end with a whole block. Prompts that share a prefix seldom part there: what they share
+of the block in which they part is cached too, in a block with another hash.
+"""
+
+from array import array
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+from weir_engine.ids import BlockHash
+
+# Blocks that are kept for one prefix, the newest: siblings share the same beginning with each.
+_BRANCHES: Final = 8
+
+
+class HashedBlock(Protocol):
+    """A block of the cache; its hash changes, or is None, once it holds something else."""
+
+    block_hash: Any
+
+
+class Tail(NamedTuple):
+    """The first ``tokens`` of ``block``, which holds them as long as its hash is ``key``."""
+
+    block: HashedBlock
+    key: Any
+    tokens: int
+
+    @property
+    def holds(self) -> bool:
+        """False once the block was evicted."""
+        return bool(self.block.block_hash == self.key)
+
+
+class _Branch(NamedTuple):
+    """A block that holds ``tokens`` as long as its hash is ``key``."""
+
+    block: HashedBlock
+    key: Any
+    tokens: Sequence[int]
+
+
+class _Fork:
+    """What goes on behind one prefix; ``version`` rises whenever a block comes."""
+
+    __slots__ = ("branches", "version")
+
+    def __init__(self) -> None:
+        self.branches: list[_Branch] = []
+        self.version = 0
+
+
+class PrefixBranches:
+    """The newest blocks behind each cached prefix, with their tokens.
+
+    At most ``most_prefixes`` are kept, those that got a block last. That a block was evicted is
+    noticed when it is read.
+
+    Source: Weir; sharing by tokens instead of blocks: SGLang's radix tree (Zheng et al., 2024, §3).
+    """
+
+    def __init__(self, most_prefixes: int) -> None:
+        self._most = most_prefixes
+        self._forks: dict[BlockHash, _Fork] = {}
+
+    def __len__(self) -> int:
+        return len(self._forks)
+
+    def add(self, prefix: BlockHash, block: HashedBlock, tokens: Sequence[int]) -> None:
+        """A block that has its hash and holds such tokens follows the prefix."""
+        fork = self._forks.pop(prefix, None)
+        if fork is None:
+            fork = _Fork()
+            while len(self._forks) >= self._most:
+                del self._forks[next(iter(self._forks))]
+        self._forks[prefix] = fork
+        alive = [branch for branch in fork.branches if branch.block.block_hash == branch.key]
+        alive.append(_Branch(block, block.block_hash, array("q", tokens)))
+        fork.branches = alive[-_BRANCHES:]
+        fork.version += 1
+
+    def version(self, prefix: BlockHash) -> int:
+        """Rises whenever a block comes behind the prefix; 0 while none has."""
+        fork = self._forks.get(prefix)
+        return 0 if fork is None else fork.version
+
+    def find(self, prefix: BlockHash, tokens: Sequence[int]) -> Tail | None:
+        """The block behind the prefix that begins with most of ``tokens``; None: none does."""
+        fork = self._forks.get(prefix)
+        best: Tail | None = None
+        for block, key, held in reversed(fork.branches if fork is not None else ()):
+            shared = _shared(held, tokens)
+            if shared > (0 if best is None else best.tokens) and block.block_hash == key:
+                best = Tail(block, key, shared)
+        return best
+
+    def clear(self) -> None:
+        """The cache was dropped."""
+        self._forks.clear()
+
+
+def _shared(held: Sequence[int], tokens: Sequence[int]) -> int:
+    """How many tokens both begin with."""
+    count = 0
+    for mine, theirs in zip(held, tokens, strict=False):
+        if mine != theirs:
+            break
+        count += 1
+    return count

@@ -1,0 +1,88 @@
+"""What goes on behind a cached prefix, token by token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weir_engine.ids import BlockHash
+from weir_engine.kv.branches import PrefixBranches, Tail
+
+
+@dataclass
+class Block:
+    """A block of the cache."""
+
+    block_hash: bytes | None
+
+
+def prefix(name: str) -> BlockHash:
+    return name.encode()
+
+
+def test_the_block_that_shares_most_is_found() -> None:
+    branches = PrefixBranches(4)
+    one, two = Block(b"1"), Block(b"2")
+    branches.add(prefix("p"), one, [1, 2, 3, 4])
+    branches.add(prefix("p"), two, [1, 2, 9, 9])
+    assert branches.find(prefix("p"), [1, 2, 3, 7]) == Tail(one, b"1", 3)
+    assert branches.find(prefix("p"), [1, 2, 9]) == Tail(two, b"2", 3)
+    assert branches.find(prefix("p"), [1, 8]) == Tail(two, b"2", 1)  # equal: the newest
+    assert branches.find(prefix("p"), [7]) is None
+    assert branches.find(prefix("q"), [1]) is None
+
+
+def test_what_was_evicted_is_not_found() -> None:
+    branches = PrefixBranches(4)
+    block = Block(b"1")
+    branches.add(prefix("p"), block, [1, 2])
+    found = branches.find(prefix("p"), [1, 2])
+    assert found is not None
+    assert found.holds
+    block.block_hash = None
+    assert not found.holds
+    assert branches.find(prefix("p"), [1, 2]) is None
+    block.block_hash = b"other content"
+    assert branches.find(prefix("p"), [1, 2]) is None
+
+
+def test_the_version_rises_with_each_block() -> None:
+    branches = PrefixBranches(4)
+    assert branches.version(prefix("p")) == 0
+    branches.add(prefix("p"), Block(b"1"), [1])
+    first = branches.version(prefix("p"))
+    branches.add(prefix("p"), Block(b"2"), [2])
+    assert branches.version(prefix("p")) > first > 0
+
+
+def test_a_dropped_cache_leaves_nothing() -> None:
+    branches = PrefixBranches(4)
+    branches.add(prefix("p"), Block(b"1"), [1])
+    branches.clear()
+    assert len(branches) == 0
+    assert branches.find(prefix("p"), [1]) is None
+
+
+def test_memory_is_bounded_by_prefixes_and_by_blocks_behind_each() -> None:
+    branches = PrefixBranches(3)
+    for number in range(50):
+        branches.add(prefix("much used"), Block(b"%d" % number), [number])
+        branches.add(prefix(f"p{number}"), Block(b"x"), [1])
+    assert len(branches) == 3
+    found = [n for n in range(50) if branches.find(prefix("much used"), [n]) is not None]
+    assert found == list(range(42, 50))
+
+
+TOKENS = st.lists(st.integers(0, 2), min_size=4, max_size=4)
+
+
+@given(st.lists(TOKENS, max_size=8), st.lists(st.integers(0, 2), max_size=4))
+def test_no_other_block_shares_more(held: list[list[int]], wanted: list[int]) -> None:
+    branches = PrefixBranches(4)
+    for number, tokens in enumerate(held):
+        branches.add(prefix("p"), Block(b"%d" % number), tokens)
+    shared = [max(n for n in range(len(wanted) + 1) if tokens[:n] == wanted[:n]) for tokens in held]
+    found = branches.find(prefix("p"), wanted)
+    assert (0 if found is None else found.tokens) == max(shared, default=0)
