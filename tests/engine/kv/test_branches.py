@@ -39,10 +39,10 @@ def test_what_was_evicted_is_not_found() -> None:
     block = Block(b"1")
     branches.add(prefix("p"), block, [1, 2])
     found = branches.find(prefix("p"), [1, 2])
-    assert found is not None
+    assert found == Tail(block, b"1", 2)
     assert found.holds
     block.block_hash = None
-    assert not found.holds
+    assert [found.holds] == [False]
     assert branches.find(prefix("p"), [1, 2]) is None
     block.block_hash = b"other content"
     assert branches.find(prefix("p"), [1, 2]) is None
