@@ -1,7 +1,7 @@
 """The simulator against live vLLM: a profile fitted on one trace, judged on others.
 
-Run: python -m benchmarks.fidelity [--run NAME ...] [--folder FOLDER]. Live runs that have a
-file in the folder are not made again. Writes benchmarks/results/fidelity.json.
+Run: python -m benchmarks.fidelity [--run NAME ...] [--repeats N] [--folder FOLDER]. Live runs that
+have a file in the folder are not made again. Writes benchmarks/results/fidelity.json.
 """
 
 from __future__ import annotations
@@ -12,19 +12,21 @@ import json
 import shlex
 import sys
 import time
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, Self
 
 from benchmarks.claims import Claim, write_results
 from benchmarks.colocation.bench import AgentZygote
 from benchmarks.fidelity.live import Lab, run_live
-from benchmarks.fidelity.replay import Figures, of_live, simulated
+from benchmarks.fidelity.replay import Figures, mean_figures, of_live, simulated
 from benchmarks.fidelity.traces import FITTED, JUDGED, TRACES, FidelityTrace
 from weir_agent.sample_model import write_sample_model
 from weir_cli.loadlab.processes import available_cores, end_in_order_on_sigterm
 from weir_engine.sim.recorded import RecordedProfile
+from weir_engine.sim.recorded_cost import RecordedCost
 from weir_engine.sim.recording import Recording
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache"
@@ -39,31 +41,56 @@ NAMES = {
 }
 
 
-def recording(lab: Lab, trace: FidelityTrace) -> Recording:
-    """The steps of a live run."""
-    return Recording.read(lab.step_file(trace).read_text("utf-8").splitlines())
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Live:
+    """The live runs of a trace, one or more: what they measured, and their steps."""
+
+    contents: tuple[dict[str, Any], ...]
+    recordings: tuple[Recording, ...]
+
+    @classmethod
+    def read(cls, lab: Lab, trace: FidelityTrace, repeats: int) -> Self:
+        """The first ``repeats`` runs of a trace from their files."""
+        numbers = range(1, repeats + 1)
+        files = [lab.run_file(trace, repeat).read_text("utf-8") for repeat in numbers]
+        steps = [lab.step_file(trace, repeat).read_text("utf-8") for repeat in numbers]
+        return cls(
+            contents=tuple(json.loads(text) for text in files),
+            recordings=tuple(Recording.read(text.splitlines()) for text in steps),
+        )
+
+    @property
+    def figures(self) -> list[Figures]:
+        """Of each run."""
+        return [of_live(content) for content in self.contents]
+
+    def mean_of(self, field: Callable[[Recording], float]) -> float:
+        """Something of each run's steps, their mean."""
+        return mean(field(recording) for recording in self.recordings)
 
 
-def live_file(lab: Lab, trace: FidelityTrace) -> dict[str, Any]:
-    """The figures of a live run."""
-    content: dict[str, Any] = json.loads(lab.run_file(trace).read_text("utf-8"))
-    return content
+def fitted_profile(live: Live) -> tuple[RecordedProfile, float]:
+    """The profile of all steps of the fitted trace's runs, and HTTP's seconds beside them."""
+    first = live.recordings[0]
+    steps = tuple(step for recording in live.recordings for step in recording.steps)
+    http_s = mean(content["http_s"] for content in live.contents)
+    return RecordedProfile.fit(replace(first, steps=steps)), http_s
 
 
 def judge(
-    lab: Lab, profile: RecordedProfile, trace: FidelityTrace, http_s: float, seeds: list[int]
+    trace: FidelityTrace, live: Live, profile: RecordedProfile, http_s: float, seeds: list[int]
 ) -> list[Claim]:
     """What the simulator says of a trace beside what the live engine did."""
-    content = live_file(lab, trace)
-    live = of_live(content)
     runs = [simulated(profile, trace, http_s=http_s, seed=seed) for seed in seeds]
     claims = [_claim(trace, name, runs, live) for name in NAMES]
-    steps = recording(lab, trace).steps
-    error = 100 * profile.cost.error(steps)
+    if len(live.figures) > 1:
+        claims += [_repeats(trace, name, live.figures) for name in NAMES]
+    error = 100 * live.mean_of(lambda recording: profile.cost.error(recording.steps))
+    own = 100 * live.mean_of(lambda r: RecordedCost.fit(r.steps).error(r.steps))
     judged = trace != FITTED
     if judged:
-        claims += _same_speed(profile, trace, http_s, seeds, live, profile.cost.slowness(steps))
-    claims.append(
+        claims += _same_speed(trace, live, profile, http_s, seeds)
+    claims += [
         Claim(
             id=f"fidelity/{trace.name}/step",
             what="mean error of a step's predicted time, live vLLM"
@@ -71,29 +98,29 @@ def judge(
             unit="%",
             value=round(error, 2),
             target="<= 5" if judged else None,
-        )
-    )
-    for claim in claims:
-        lab.say(f"{claim.id:36} {claim.value:8.2f} {claim.unit}  {claim.what}")
+        ),
+        Claim(
+            id=f"fidelity/{trace.name}/own-step",
+            what="the same of a profile fitted to the run itself: what no fit takes away",
+            unit="%",
+            value=round(own, 2),
+        ),
+    ]
     return claims
 
 
 def _same_speed(
-    profile: RecordedProfile,
-    trace: FidelityTrace,
-    http_s: float,
-    seeds: list[int],
-    live: Figures,
-    slowness: float,
+    trace: FidelityTrace, live: Live, profile: RecordedProfile, http_s: float, seeds: list[int]
 ) -> list[Claim]:
-    """The machine's own speed in a run, and what is left when the profile has that speed."""
+    """The machine's own speed in the runs, and what is left when the profile has that speed."""
+    slowness = live.mean_of(lambda recording: profile.cost.slowness(recording.steps))
     same = profile.slower(slowness)
     runs = [simulated(same, trace, http_s=http_s, seed=seed) for seed in seeds]
     left = [_claim(trace, name, runs, live) for name in NAMES]
     return [
         Claim(
             id=f"fidelity/{trace.name}/slowness",
-            what="a step of this live run over the same step of the fitted one, median",
+            what="a step of the live runs over the same step of the fitted ones, median",
             unit="x",
             value=round(slowness, 3),
         ),
@@ -109,23 +136,48 @@ def _same_speed(
     ]
 
 
-def _claim(trace: FidelityTrace, name: str, runs: list[Figures], live: Figures) -> Claim:
-    """The simulator's deviation, in percent of the live figure; its sign is in ``what``."""
-    offs = [run.off(name, live) for run in runs]
+def _claim(trace: FidelityTrace, name: str, runs: list[Figures], live: Live) -> Claim:
+    """The deviation of the simulations' mean from the live runs', in percent of that.
+
+    ``low`` and ``high`` are those of single simulations; the sign is in ``what``.
+    """
+    real = mean_figures(live.figures)
+    offs = [run.off(name, real) for run in runs]
     short, words = NAMES[name]
     target = TARGETS.get(name) if trace != FITTED else None
-    unit = 1e3 if name.endswith("_s") and name not in {"tokens_s", "steps_s"} else 1.0
-    simulated_mean = unit * mean(getattr(run, name) for run in runs)
+    simulated_mean = _shown(name, getattr(mean_figures(runs), name))
     return Claim(
         id=f"fidelity/{trace.name}/{short}",
-        what=f"{words}: live {unit * getattr(live, name):.4g}, simulated {simulated_mean:.4g}"
-        + (" (ms)" if unit > 1 else ""),
+        what=f"{words}: live {_shown(name, getattr(real, name))}, simulated {simulated_mean}"
+        + (" (ms)" if _in_ms(name) else ""),
         unit="%",
         value=round(abs(mean(offs)), 2),
         low=round(min(map(abs, offs)), 2),
         high=round(max(map(abs, offs)), 2),
         target=None if target is None else f"<= {target:g}",
     )
+
+
+def _repeats(trace: FidelityTrace, name: str, runs: list[Figures]) -> Claim:
+    """How far equal live runs are from each other, in percent of their mean."""
+    values = [getattr(run, name) for run in runs]
+    short, words = NAMES[name]
+    return Claim(
+        id=f"fidelity/{trace.name}/repeats/{short}",
+        what=f"{words}: equal live runs, the largest difference of two: "
+        + ", ".join(_shown(name, value) for value in values)
+        + (" (ms)" if _in_ms(name) else ""),
+        unit="%",
+        value=round(100 * (max(values) - min(values)) / mean(values), 2),
+    )
+
+
+def _in_ms(name: str) -> bool:
+    return name not in {"tokens_s", "steps_s"}
+
+
+def _shown(name: str, value: float) -> str:
+    return f"{1e3 * value if _in_ms(name) else value:.4g}"
 
 
 def parse() -> argparse.Namespace:
@@ -135,6 +187,7 @@ def parse() -> argparse.Namespace:
         description="The simulator against live vLLM: fitted on one trace, judged on others.",
     )
     parser.add_argument("--run", choices=sorted(TRACES), action="append", help="live runs to make")
+    parser.add_argument("--repeats", type=int, default=3, help="live runs of each trace")
     parser.add_argument("--no-live", action="store_true", help="judge the runs that there are")
     parser.add_argument("--folder", type=Path, default=CACHE / "fidelity")
     parser.add_argument("--model", type=Path, help="a model folder; default: made locally")
@@ -142,14 +195,25 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-async def _live(lab: Lab, traces: list[FidelityTrace]) -> None:
+async def _live(lab: Lab, traces: list[FidelityTrace], repeats: int) -> None:
+    """All traces once, then all again: a repeat is as far in time as another trace."""
     try:
-        for trace in traces:
-            if not lab.run_file(trace).exists():
-                lab.say(f"live: {trace.name}")
-                await run_live(lab, trace)
+        for repeat in range(1, repeats + 1):
+            for trace in traces:
+                if not lab.run_file(trace, repeat).exists():
+                    lab.say(f"live: {trace.name}, run {repeat}")
+                    await run_live(lab, trace, repeat)
     finally:
         lab.agents.stop()
+
+
+def _missing(lab: Lab, repeats: int) -> list[str]:
+    return [
+        f"{name} {repeat}"
+        for repeat in range(1, repeats + 1)
+        for name, trace in TRACES.items()
+        if not lab.run_file(trace, repeat).exists()
+    ]
 
 
 def main() -> int:
@@ -162,34 +226,36 @@ def main() -> int:
         write_sample_model(model)
     lab = Lab(
         model=model,
-        folder=given.folder,
+        folder=given.folder.resolve(),  # the engine may have another working folder
         cores=available_cores(),
         agents=AgentZygote(),
         say=lambda line: print(f"{time.strftime('%H:%M:%S')} {line}", flush=True),
     )
     if not given.no_live:
-        asyncio.run(_live(lab, [TRACES[name] for name in given.run or TRACES]))
-    missing = [name for name, trace in TRACES.items() if not lab.run_file(trace).exists()]
+        asyncio.run(_live(lab, [TRACES[name] for name in given.run or TRACES], given.repeats))
+    missing = _missing(lab, given.repeats)
     if missing:
         lab.say(f"still to be run: {', '.join(missing)}")
         return 0
-    fitted = live_file(lab, FITTED)
-    profile = RecordedProfile.fit(recording(lab, FITTED))
+    runs = {name: Live.read(lab, trace, given.repeats) for name, trace in TRACES.items()}
+    profile, http_s = fitted_profile(runs[FITTED.name])
     seeds = list(range(1, given.seeds + 1))
-    claims = [
-        claim
-        for trace in (FITTED, *JUDGED)
-        for claim in judge(lab, profile, trace, fitted["http_s"], seeds)
-    ]
-    live = {name: live_file(lab, trace) for name, trace in TRACES.items()}
+    claims = []
+    for trace in (FITTED, *JUDGED):
+        found = judge(trace, runs[trace.name], profile, http_s, seeds)
+        for claim in found:
+            lab.say(f"{claim.id:44} {claim.value:8.2f} {claim.unit}  {claim.what}")
+        claims += found
     more = {
-        "profile": {**profile.plain(), "noise": None, "http_s": fitted["http_s"]},
+        "profile": {**profile.plain(), "noise": None, "ranks": None, "http_s": http_s},
         # A busy engine that had less than a core of its own was disturbed by other work.
         "core_share_of_live_runs": {
-            name: round(content["measurement"]["busy_share"], 2) for name, content in live.items()
+            name: [round(content["measurement"]["busy_share"], 2) for content in live.contents]
+            for name, live in runs.items()
         },
         "load_average_of_live_runs": {
-            name: round(content["load_average_before"], 2) for name, content in live.items()
+            name: [round(content["load_average_before"], 2) for content in live.contents]
+            for name, live in runs.items()
         },
     }
     command = shlex.join(["python", "-m", "benchmarks.fidelity", *sys.argv[1:]])

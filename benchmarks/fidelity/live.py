@@ -25,7 +25,7 @@ _WARM_UP = (("warm up " * 40, 16), ("warm up " * 120, 4))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lab:
-    """What all live runs share. ``say`` prints a progress line."""
+    """What all live runs share. ``folder`` is absolute; ``say`` prints a progress line."""
 
     model: Path
     folder: Path
@@ -33,26 +33,27 @@ class Lab:
     agents: AgentZygote
     say: Callable[[str], None]
 
-    def run_file(self, trace: FidelityTrace) -> Path:
-        """Where a finished run is kept."""
-        return self.folder / f"{trace.name}.json"
+    def run_file(self, trace: FidelityTrace, repeat: int) -> Path:
+        """Where a finished run is kept; ``repeat`` counts the runs of a trace from 1."""
+        return self.folder / f"{trace.name}.{repeat}.json"
 
-    def step_file(self, trace: FidelityTrace) -> Path:
+    def step_file(self, trace: FidelityTrace, repeat: int) -> Path:
         """Where its steps are."""
-        return self.folder / f"{trace.name}.steps.jsonl"
+        return self.folder / f"{trace.name}.{repeat}.steps.jsonl"
 
 
-async def run_live(lab: Lab, trace: FidelityTrace) -> None:
+async def run_live(lab: Lab, trace: FidelityTrace, repeat: int) -> None:
     """One run on a server of its own; its file appears when it is whole."""
-    lab.step_file(trace).unlink(missing_ok=True)
+    steps = lab.step_file(trace, repeat)
+    steps.unlink(missing_ok=True)
     os.sched_setaffinity(0, lab.cores.both)  # a start may use both cores
-    log = lab.folder / f"{trace.name}.log"
+    log = lab.folder / f"{trace.name}.{repeat}.log"
     name = next(name for name, w in WORKLOADS.items() if w.offline == trace.workload.offline)
     control = await StandIn.start(
         name, seed=trace.seed, core=lab.cores.client, log=log.with_suffix(".control.log")
     )
     try:
-        server = await _start(lab, trace, control, log)
+        server = await _start(lab, control, log, steps)
         try:
             server.pin(lab.cores)
             os.sched_setaffinity(0, {lab.cores.client})
@@ -61,12 +62,13 @@ async def run_live(lab: Lab, trace: FidelityTrace) -> None:
             await server.stop(grace_s=5.0)
     finally:
         await control.stop()
-    part = lab.run_file(trace).with_suffix(".part")
+    whole = lab.run_file(trace, repeat)
+    part = whole.with_suffix(".part")
     part.write_text(json.dumps(content, indent=1))
-    part.replace(lab.run_file(trace))
+    part.replace(whole)
 
 
-async def _start(lab: Lab, trace: FidelityTrace, control: StandIn, log: Path) -> Server:
+async def _start(lab: Lab, control: StandIn, log: Path, steps: Path) -> Server:
     slo = SloTarget(
         metric=SLO.metric.value,
         statistic=SLO.statistic,
@@ -75,9 +77,9 @@ async def _start(lab: Lab, trace: FidelityTrace, control: StandIn, log: Path) ->
     )
     setup = EngineSetup(scheduler="weir", slos=(slo,))
     spec = weir_server(
-        lab.model, setup, free_port(), control=control, data_dir=lab.folder / f"{trace.name}.data"
+        lab.model, setup, free_port(), control=control, data_dir=log.with_suffix(".data")
     )
-    recorded = {**spec.environment, "WEIR_STEP_FILE": str(lab.step_file(trace).resolve())}
+    recorded = {**spec.environment, "WEIR_STEP_FILE": str(steps)}
     spec = dataclasses.replace(spec, environment=recorded)
     return await start_server(spec, log, zygote=lab.agents.get())
 

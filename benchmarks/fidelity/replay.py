@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from statistics import mean
 from typing import Any
 
@@ -42,6 +42,12 @@ class Figures:
         """How far a figure is from the live one, in percent of that."""
         real = getattr(live, name)
         return float(100 * (getattr(self, name) / real - 1))
+
+
+def mean_figures(runs: Sequence[Figures]) -> Figures:
+    """Each figure's mean over some runs."""
+    means = {each.name: mean(getattr(run, each.name) for run in runs) for each in fields(Figures)}
+    return Figures(**means)
 
 
 def of_live(content: Mapping[str, Any]) -> Figures:

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.colocation.bench import AgentZygote
 from benchmarks.colocation.setup import TRACE
 from benchmarks.fidelity import replay
-from benchmarks.fidelity.__main__ import judge
+from benchmarks.fidelity.__main__ import Live, fitted_profile, judge
 from benchmarks.fidelity.live import Lab
 from benchmarks.fidelity.replay import Figures, of_live, simulated
 from benchmarks.fidelity.traces import TRACES, FidelityTrace, offline_specs, online_specs
@@ -33,7 +33,7 @@ PROFILE = RecordedProfile(
         max_model_len_tokens=4096,
     ),
     cost=RecordedCost(
-        coefficients=(0.01, 1e-4, 1e-8, 1e-4, 1e-4, 1e-7, 0.0),
+        coefficients=(0.01, 1e-4, 1e-8, 1e-4, 1e-4, 1e-7, 0.0, 0.0),
         noise=RecordedNoise(sizes=(NoiseOfSize(upto_s=1.0, ratios=(1.0, 1.0)),), ranks=(0.5,)),
     ),
     pause_s=0.001,
@@ -104,18 +104,8 @@ def test_deviations_are_in_percent_of_the_live_figure() -> None:
     assert other.off("tpot_s", live) == 0
 
 
-def test_a_run_is_judged_from_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A live engine that does what the simulator says is 0% off; its steps are read back."""
-    monkeypatch.setattr(replay, "WINDOW", Window(ramp_s=2.0, measure_s=8.0, tail_s=5.0))
-    lab = Lab(
-        model=tmp_path,
-        folder=tmp_path,
-        cores=Cores(engine=0, client=0),
-        agents=AgentZygote(),
-        say=lambda _: None,
-    )
-    trace = FidelityTrace(name="short", workload=TRACE, seed=5)
-    found = simulated(PROFILE, trace, http_s=0.0, seed=1)
+def _write_run(lab: Lab, trace: FidelityTrace, repeat: int, found: Figures) -> None:
+    """The files of a live run: what it measured, and 40 equal steps."""
     latencies = {
         "ttft": {"mean_s": found.ttft_s, "p99_s": found.ttft_p99_s},
         "tpot": {"mean_s": found.tpot_s},
@@ -127,13 +117,71 @@ def test_a_run_is_judged_from_its_files(tmp_path: Path, monkeypatch: pytest.Monk
         "steps_per_s": found.steps_s,
         "online": latencies,
     }
-    lab.run_file(trace).write_text(json.dumps({"measurement": measured}))
+    content = {"measurement": measured, "http_s": 0.001 * repeat}
+    lab.run_file(trace, repeat).write_text(json.dumps(content))
     step = {"prefills": [[100, 0]], "decodes": [50], "seconds": 0.0255, "pause_s": None}
-    rows = [{"engine": asdict(PROFILE.shape)}, step]
-    lab.step_file(trace).write_text("\n".join(map(json.dumps, rows)))
-    claims = {claim.id: claim for claim in judge(lab, PROFILE, trace, 0.0, [1])}
+    rows = [{"engine": asdict(PROFILE.shape)}, *[step] * 40]
+    lab.step_file(trace, repeat).write_text("\n".join(map(json.dumps, rows)))
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(
+        model=tmp_path,
+        folder=tmp_path,
+        cores=Cores(engine=0, client=0),
+        agents=AgentZygote(),
+        say=lambda _: None,
+    )
+
+
+SHORT = FidelityTrace(name="short", workload=TRACE, seed=5)
+
+
+def test_a_run_is_judged_from_its_files(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A live engine that does what the simulator says is 0% off; its steps are read back."""
+    monkeypatch.setattr(replay, "WINDOW", Window(ramp_s=2.0, measure_s=8.0, tail_s=5.0))
+    found = simulated(PROFILE, SHORT, http_s=0.0, seed=1)
+    _write_run(lab, SHORT, 1, found)
+    live = Live.read(lab, SHORT, 1)
+    claims = {claim.id: claim for claim in judge(SHORT, live, PROFILE, 0.0, [1])}
     assert claims["fidelity/short/throughput"].value == 0
     assert claims["fidelity/short/ttft"].met
     # 10 ms, 100 tokens of 0.1 ms, two requests of 0.1 ms and attention are 20.3 ms of 25.5.
     assert claims["fidelity/short/step"].value == pytest.approx(20.6, abs=0.5)
     assert not claims["fidelity/short/step"].met
+    # One kind of step, always as long: a profile of the run itself knows it.
+    assert claims["fidelity/short/own-step"].value == pytest.approx(0, abs=0.1)
+    assert "fidelity/short/repeats/throughput" not in claims
+
+
+def test_repeats_are_judged_by_their_mean_and_say_how_far_apart_they_are(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, "WINDOW", Window(ramp_s=2.0, measure_s=8.0, tail_s=5.0))
+    found = simulated(PROFILE, SHORT, http_s=0.0, seed=1)
+    for repeat, factor in enumerate((0.9, 1.1), start=1):
+        _write_run(lab, SHORT, repeat, replace(found, tpot_s=factor * found.tpot_s))
+    live = Live.read(lab, SHORT, 2)
+    claims = {claim.id: claim for claim in judge(SHORT, live, PROFILE, 0.0, [1])}
+    assert claims["fidelity/short/tpot"].value == pytest.approx(0, abs=0.01)
+    assert claims["fidelity/short/repeats/tpot"].value == pytest.approx(20)
+    assert claims["fidelity/short/repeats/tpot"].met is None
+    assert claims["fidelity/short/repeats/throughput"].value == 0
+
+
+def test_a_profile_is_made_of_all_runs_of_the_fitted_trace(lab: Lab) -> None:
+    figures = Figures(
+        tokens_s=1.0,
+        offline_tokens_s=0.0,
+        steps_s=1.0,
+        ttft_s=1.0,
+        tpot_s=1.0,
+        ttft_p99_s=1.0,
+        tbt_p99_s=1.0,
+    )
+    for repeat in (1, 2):
+        _write_run(lab, SHORT, repeat, figures)
+    profile, http_s = fitted_profile(Live.read(lab, SHORT, 2))
+    assert len(profile.cost.noise.ranks) == 80
+    assert http_s == pytest.approx(0.0015)

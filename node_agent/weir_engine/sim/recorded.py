@@ -13,7 +13,7 @@ from weir_engine.latency.fit import nonnegative
 from weir_engine.sim.recorded_cost import RecordedCost
 from weir_engine.sim.recording import RecordedStep, Recording, engine_shape
 
-_FORMAT = "weir-recorded-profile-3"
+_FORMAT = "weir-recorded-profile-4"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,16 +16,18 @@ from weir_engine.sim.recording import RecordedStep
 
 _FEWEST_STEPS = 30
 _FEATURES = AttentionModel()
-_PRIOR = (*_FEATURES.defaults, _FEATURES.defaults[-1])
+_PRIOR = (*_FEATURES.defaults, _FEATURES.defaults[-1], 0.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordedCost:
     """Seconds of a step of an engine that was recorded; implements ``StepCost``.
 
-    ``coefficients`` are seconds a unit of the features of ``AttentionModel`` and, last, of the
-    computed tokens that the step reads, shared ones once: memory is read once for a prefix that
-    many requests have, and again for each where they have none.
+    ``coefficients`` are seconds a unit of the features of ``AttentionModel``, then of the computed
+    tokens that the step reads, shared ones once: memory is read once for a prefix that many
+    requests have, and again for each where they have none. The last one is what a step takes
+    longer right after one with a prefill, whose activations have pushed the weights out of the
+    caches: little of a long step, a fifth of a decode's.
     """
 
     coefficients: tuple[float, ...]
@@ -42,7 +44,7 @@ class RecordedCost:
             raise ConfigError(
                 f"{len(steps)} steps were recorded: record {_FEWEST_STEPS} or more with work"
             )
-        features = np.array([_features(step.shape, step.distinct_tokens) for step in steps])
+        features = np.array([_features_of(step) for step in steps])
         seconds = np.array([step.seconds for step in steps])
         prior = np.array(_PRIOR)
         found = fit_relative(features, seconds, np.ones(len(steps)), prior)
@@ -74,9 +76,9 @@ class RecordedCost:
         """The steps of one run: noise in the recorded order, from a step that is drawn."""
         return RecordedRun(self, first=int(rng.integers(len(self.noise.ranks))))
 
-    def step_s(self, parts: Parts, distinct_tokens: int) -> float:
+    def step_s(self, parts: Parts, distinct_tokens: int, *, after_prefill: bool = False) -> float:
         """Noiseless seconds of parts that read so many computed tokens, shared ones once."""
-        return self._step_s(_shape_of(parts), distinct_tokens)
+        return self.shape_s(_shape_of(parts), distinct_tokens, after_prefill=after_prefill)
 
     def error(self, steps: Sequence[RecordedStep]) -> float:
         """Mean absolute relative error over recorded steps, for instance of another trace."""
@@ -111,17 +113,19 @@ class RecordedCost:
             noise=RecordedNoise.of(plain),
         )
 
-    def _recorded_s(self, step: RecordedStep) -> float:
-        return self._step_s(step.shape, step.distinct_tokens)
-
-    def _parts_s(self, parts: Parts) -> float:
-        return self._step_s(_shape_of(parts), sum(computed for _, computed, _ in parts))
-
-    def _step_s(self, shape: StepShape, distinct_tokens: int) -> float:
+    def shape_s(self, shape: StepShape, distinct_tokens: int, *, after_prefill: bool) -> float:
+        """The same for sums of parts."""
         if shape.is_empty:
             return self.coefficients[0]
-        pairs = zip(self.coefficients, _features(shape, distinct_tokens), strict=True)
+        features = _features(shape, distinct_tokens, after_prefill=after_prefill)
+        pairs = zip(self.coefficients, features, strict=True)
         return sum(coefficient * feature for coefficient, feature in pairs)
+
+    def _recorded_s(self, step: RecordedStep) -> float:
+        return sum(c * x for c, x in zip(self.coefficients, _features_of(step), strict=True))
+
+    def _parts_s(self, parts: Parts) -> float:
+        return self.step_s(parts, sum(computed for _, computed, _ in parts))
 
 
 class RecordedRun:
@@ -130,18 +134,24 @@ class RecordedRun:
     def __init__(self, cost: RecordedCost, *, first: int) -> None:
         self._cost = cost
         self._next = first
+        self._prefilled = False
 
     def timed(self, parts: Parts, distinct_tokens: int) -> tuple[float, float]:
         """The next step's seconds with its noise, and ``work_s``; see ``RecordedCost.step_s``."""
-        noise = self._cost.noise
-        step_s = self._cost.step_s(parts, distinct_tokens)
+        noise, shape = self._cost.noise, _shape_of(parts)
+        step_s = self._cost.shape_s(shape, distinct_tokens, after_prefill=self._prefilled)
         ratio = noise.ratio(step_s, noise.ranks[self._next])
         self._next = (self._next + 1) % len(noise.ranks)
+        self._prefilled = shape.prefill_requests > 0
         return step_s * ratio, step_s - self._cost.empty_step_s
 
 
-def _features(shape: StepShape, distinct_tokens: int) -> tuple[float, ...]:
-    return (*_FEATURES.features(shape), float(distinct_tokens))
+def _features(shape: StepShape, distinct_tokens: int, *, after_prefill: bool) -> tuple[float, ...]:
+    return (*_FEATURES.features(shape), float(distinct_tokens), float(after_prefill))
+
+
+def _features_of(step: RecordedStep) -> tuple[float, ...]:
+    return _features(step.shape, step.distinct_tokens, after_prefill=step.after_prefill)
 
 
 def _shape_of(parts: Parts) -> StepShape:

@@ -21,7 +21,7 @@ class RecordedStep:
 
     ``distinct_tokens`` are the computed tokens that it reads, those that several of its requests
     share counted once. ``pause_s`` is what lay between the step before and this one; None where the
-    engine had been idle.
+    engine had been idle. ``after_prefill``: it followed at once on a step with a prefill.
     """
 
     prefills: tuple[tuple[int, int], ...]
@@ -29,6 +29,7 @@ class RecordedStep:
     seconds: float
     distinct_tokens: int
     pause_s: float | None = None
+    after_prefill: bool = False
 
     @property
     def shape(self) -> StepShape:
@@ -61,15 +62,17 @@ class Recording:
                 no shape, or it changes on the way.
         """
         shape: EngineShape | None = None
-        steps = []
+        steps: list[RecordedStep] = []
+        prefilled = False
         for row in json_rows(lines):
             if "engine" in row:
                 found = engine_shape(row.value("engine"), f"recording row {row.number}: engine")
                 if shape is not None and found != shape:
                     raise row.error("engine", "another engine's steps: give a file of one engine")
-                shape = found
+                shape, prefilled = found, False
                 continue
-            step = _step(row)
+            step = _step(row, prefilled=prefilled)
+            prefilled = bool(step.prefills)
             if step.seconds > 0 and not step.shape.is_empty:
                 steps.append(step)
         if shape is None:
@@ -77,8 +80,8 @@ class Recording:
         return cls(shape=shape, steps=tuple(steps))
 
 
-def _step(row: Row) -> RecordedStep:
-    """One step of a recording.
+def _step(row: Row, *, prefilled: bool) -> RecordedStep:
+    """One step of a recording; ``prefilled``: the one before had a prefill.
 
     Raises:
         ConfigError: a field is missing or of another kind.
@@ -99,6 +102,7 @@ def _step(row: Row) -> RecordedStep:
         if "distinct_tokens" in row
         else computed,
         pause_s=None if idle else row.seconds("pause_s"),
+        after_prefill=prefilled and not idle,
     )
 
 

@@ -130,6 +130,41 @@ def test_a_prefix_that_several_read_costs_less_than_as_many_contexts_of_their_ow
     assert cost.work_s(parts) == pytest.approx(cost.step_s(parts, 20000) - cost.empty_step_s)
 
 
+def test_a_step_right_after_a_prefill_takes_longer() -> None:
+    """2 ms more after a prefill; none where the engine was idle in between."""
+    rng = np.random.default_rng(10)
+    rows: list[dict[str, object]] = []
+    before = False
+    for _ in range(600):
+        prefill, idle = bool(rng.random() < 0.3), bool(rng.random() < 0.2)
+        contexts = [int(n) for n in rng.integers(50, 1500, rng.integers(1, 8))]
+        tokens = int(rng.integers(50, 300)) if prefill else 0
+        seconds = 0.005 + 1.5e-4 * tokens + 3e-4 * len(contexts) + 2e-7 * sum(contexts)
+        rows.append(
+            {
+                "prefills": [[tokens, 0]] if prefill else [],
+                "decodes": contexts,
+                "pause_s": None if idle else 0.001,
+                "seconds": (seconds + 0.002 * (before and not idle)) * rng.uniform(0.98, 1.02),
+            }
+        )
+        before = prefill
+    steps = recorded_steps(map(json.dumps, rows))
+    cost = RecordedCost.fit(steps)
+    assert cost.error(steps) < 0.015
+    decode, prompt = [Part(tokens=1, computed_tokens=500)], [Part(tokens=200, computed_tokens=0)]
+    more_s = cost.step_s(decode, 500, after_prefill=True) - cost.step_s(decode, 500)
+    assert more_s == pytest.approx(0.002, rel=0.05)
+    means = []
+    for parts in (decode, prompt):
+        run, after = cost.in_order(np.random.default_rng(1)), []
+        for _ in range(300):
+            run.timed(parts, 0)
+            after.append(run.timed(decode, 500)[0])
+        means.append(np.mean(after))
+    assert means[1] - means[0] == pytest.approx(0.002, rel=0.1)
+
+
 def test_a_run_has_its_slow_steps_in_rows_as_they_were_recorded() -> None:
     """One stretch of 50 slow steps in 500; drawn one by one they would lie apart."""
     rng = np.random.default_rng(9)
@@ -210,7 +245,7 @@ def test_a_profile_has_the_engines_shape_and_the_pauses_of_a_busy_engine() -> No
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("format", "weir-recorded-profile-2", "format is not weir-recorded-profile-3"),
+        ("format", "weir-recorded-profile-3", "format is not weir-recorded-profile-4"),
         ("pause_s", None, "pause_s is None"),
         ("pause_request_s", -1, "pause_request_s is -1"),
         ("ranks", [0.5, 1.5], "ranks must be 0 to 1"),
