@@ -79,7 +79,11 @@ async def _start(lab: Lab, control: StandIn, log: Path, steps: Path) -> Server:
     spec = weir_server(
         lab.model, setup, free_port(), control=control, data_dir=log.with_suffix(".data")
     )
-    recorded = {**spec.environment, "WEIR_STEP_FILE": str(steps)}
+    recorded = {
+        **spec.environment,
+        "WEIR_STEP_FILE": str(steps),
+        "WEIR_PARTIAL_HITS": "false",  # the simulator's caches know whole blocks
+    }
     spec = dataclasses.replace(spec, environment=recorded)
     return await start_server(spec, log, zygote=lab.agents.get())
 

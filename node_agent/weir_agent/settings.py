@@ -124,6 +124,11 @@ class AgentSettings(BaseSettings):
         description="File with a saved latency profile that warms the model up; default: what an "
         "earlier start of the same engine left in data_dir.",
     )
+    partial_hits: bool = Field(
+        default=True,
+        description="Prefix hits go on inside a block, which is copied: what prompts share of the "
+        "block in which they part is not computed again.",
+    )
     step_file: Path | None = Field(
         default=None,
         description="File to which the engine's steps are added, sizes and seconds only, up to "

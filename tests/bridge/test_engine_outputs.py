@@ -62,6 +62,16 @@ def test_prompts_that_part_inside_a_block_share_it_up_to_there(host: EngineHost)
     assert cached == {ask.id: 220 for ask in others}  # stock vLLM: 192, six whole blocks
 
 
+def test_hits_end_with_whole_blocks_where_that_is_set(host: EngineHost) -> None:
+    rng = numbers(9)
+    shared = text(rng, 220)
+    driver = host.use_weir({"partial_hits": False})
+    host.run([Ask(id="leader", prompt=shared + text(rng, 40))])
+    before = driver.telemetry()["online_hit_tokens"]
+    host.run([Ask(id="other", prompt=shared + text(rng, 30))])
+    assert driver.telemetry()["online_hit_tokens"] - before == 192
+
+
 def test_a_prompt_that_is_cached_whole_computes_its_last_token_only(host: EngineHost) -> None:
     prompt = text(numbers(10), 64)
     host.use_stock()

@@ -121,5 +121,6 @@ def _bridge(settings: AgentSettings) -> dict[str, Any]:
         "strict": settings.strict_plan,
         "profile": profile,
         "static_budget_s": settings.static_budget_s,
+        "partial_hits": settings.partial_hits,
         "step_file": None if settings.step_file is None else str(settings.step_file),
     }

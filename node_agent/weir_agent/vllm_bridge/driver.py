@@ -66,9 +66,9 @@ class StepDriver:
             vllm.kv_cache_manager,
             block_size_tokens=vllm.block_size,
             eviction=eviction_of(settings),
-            guard_blocks=0,
             is_online=self.intake.is_online,
             tokens=self.intake.tokens,
+            partial_hits=settings.partial_hits,
         )
         self.queue, self.ledger, self.kv = parts.queue, parts.ledger, parts.kv
         self._wanted = WantedPrefixes(

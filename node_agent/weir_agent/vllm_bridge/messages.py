@@ -123,7 +123,8 @@ class BridgeSettings(_Message):
     after another, except that ``utility_ratio`` (0 to 1) of the places go that way and the rest to
     those that have waited for more than ``stale_s``; "arrival" takes them as they came.
     ``classed_eviction`` False keeps vLLM's own eviction order; ``guard_online`` keeps what online
-    used last, as many blocks as offline work may not pin. ``seed`` is for the draws.
+    used last, as many blocks as offline work may not pin. ``partial_hits`` lets prefix hits end
+    inside a block (``SharedTails``). ``seed`` is for the draws.
     """
 
     preset: str = "weir"
@@ -138,6 +139,7 @@ class BridgeSettings(_Message):
     stale_s: Seconds = 60.0
     classed_eviction: bool = True
     guard_online: bool = True
+    partial_hits: bool = True
     seed: int = 0
 
 

@@ -14,7 +14,11 @@ from weir_agent.vllm_bridge.kv import VllmKv
 from weir_agent.vllm_bridge.ledger import BlockLedger
 from weir_agent.vllm_bridge.messages import BridgeSettings
 from weir_agent.vllm_bridge.queue import Block, ClassedBlockQueue
-from weir_agent.vllm_bridge.tails import PromptTokens, SharedTails
+from weir_agent.vllm_bridge.tails import (
+    LEAST_COPIED_TOKENS,
+    PromptTokens,
+    SharedTails,
+)
 from weir_engine.config import EngineShape
 from weir_engine.ids import BlockHash
 from weir_engine.kv.eviction import ClassedEviction, EvictionPolicy, LruEviction
@@ -37,20 +41,19 @@ def take_over_pool(
     *,
     block_size_tokens: int,
     eviction: EvictionPolicy,
-    guard_blocks: int,
     is_online: Callable[[str], bool],
     tokens: PromptTokens,
+    partial_hits: bool,
 ) -> PoolParts:
     """Install the queue in a pool that no request uses yet.
 
-    ``is_online`` and ``tokens`` answer for a request id.
+    ``is_online`` and ``tokens`` answer for a request id; ``partial_hits`` as the settings have it.
     """
     pool = kv_cache_manager.block_pool
     queue = ClassedBlockQueue(
         pool.blocks,
         [block.block_id for block in pool.free_block_queue.get_all_free_blocks()],
         policy=eviction,
-        guard_blocks=guard_blocks,
     )
     pool.free_block_queue = queue
     suffix: bytes = make_block_hash_with_group_id(b"", _GROUP)
@@ -68,7 +71,10 @@ def take_over_pool(
         find=find,
         table=lambda request_id: tables.get(request_id, []),
         tails=SharedTails(
-            tokens, block_size_tokens=block_size_tokens, total_blocks=len(pool.blocks)
+            tokens,
+            block_size_tokens=block_size_tokens,
+            total_blocks=len(pool.blocks),
+            least_tokens=LEAST_COPIED_TOKENS if partial_hits else block_size_tokens,
         ),
     )
     _listen_to_hashes(pool, ledger, kv.tails, is_online)

@@ -23,7 +23,7 @@ PromptTokens = Callable[[RequestId, int, int], Sequence[int]]
 class SharedTails:
     """What requests share of the block behind their last whole cached one.
 
-    ``least_tokens`` are worth a copy.
+    ``least_tokens`` are worth a copy; with as many as a block has there are none.
     """
 
     def __init__(
