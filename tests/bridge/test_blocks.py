@@ -290,6 +290,21 @@ def test_a_block_that_shares_more_is_preferred_when_it_comes() -> None:
     assert pool.kv.hit(waits).tokens == 7
 
 
+def test_siblings_of_a_request_that_computes_the_block_are_told_so() -> None:
+    pool = Pool(8, least_tokens=2)
+    leader, waits = request("a", "abcdefgh"), request("b", "abcdefg!!")
+    pool.run(request("first", "abcd"), blocks=1)
+    assert pool.kv.hit(waits) == PrefixHit(tokens=4, free_blocks=0)
+    pool.kv.tails.leads(leader, 5)
+    assert pool.kv.hit(waits) == PrefixHit(tokens=4, free_blocks=0, comes=True)
+    assert not pool.kv.hit(request("c", "abcde!!!!")).comes  # one token is not worth waiting for
+    pool.kv.tails.stops(leader.id)
+    assert not pool.kv.hit(waits).comes
+    pool.kv.tails.leads(leader, 5)
+    pool.run(leader, blocks=2)
+    assert pool.kv.hit(waits) == PrefixHit(tokens=7, free_blocks=0)
+
+
 PROMPTS = st.text(alphabet="ab", min_size=1, max_size=14)
 
 

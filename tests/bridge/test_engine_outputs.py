@@ -62,6 +62,20 @@ def test_prompts_that_part_inside_a_block_share_it_up_to_there(host: EngineHost)
     assert cached == {ask.id: 220 for ask in others}  # stock vLLM: 192, six whole blocks
 
 
+def test_batch_siblings_wait_for_the_block_in_which_they_part(host: EngineHost) -> None:
+    """All at once: one leads, the others find all that they share."""
+    rng = numbers(12)
+    shared = text(rng, 636)  # longer than a step of 512 tokens
+    asks = [
+        Ask(id=f"off{n}", prompt=shared + text(rng, 30), output=6, offline=True) for n in range(5)
+    ]
+    host.use_stock()
+    expected = host.run(asks)
+    driver = host.use_weir({"policy": POLICY})
+    assert host.run(asks) == expected
+    assert driver.telemetry()["offline_hit_tokens"] == 4 * 636
+
+
 def test_hits_end_with_whole_blocks_where_that_is_set(host: EngineHost) -> None:
     rng = numbers(9)
     shared = text(rng, 220)

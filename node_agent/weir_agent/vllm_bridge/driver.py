@@ -184,6 +184,8 @@ class StepDriver:
             for work in plan.work:
                 if work.admitted:
                     self._wanted.forget(work.request_id)
+                    if (known := self.intake.known.get(work.request_id)) is not None:
+                        self.kv.tails.leads(known, work.hit_tokens + work.tokens)
 
     def _park(self, now_s: float) -> None:
         if (
@@ -253,6 +255,7 @@ class StepDriver:
         known = self.intake.known.get(request.request_id)
         hashes = () if known is None else known.block_hashes
         self.ledger.released(request.request_id, hashes, self._clock())
+        self.kv.tails.stops(request.request_id)
         if not request.is_finished():
             self._preempted.add(request.request_id)
 

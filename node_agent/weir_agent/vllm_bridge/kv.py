@@ -22,7 +22,8 @@ NO_HIT = PrefixHit(tokens=0, free_blocks=0)
 class _Found:
     """A prefix hit as it was found; ``keys`` are the hashes its blocks had then.
 
-    ``tail`` is what it shares of the block behind them, as of ``version``.
+    ``tail`` is what it shares of the block behind them, as of ``version``; ``comes`` when another
+    request computes more of that block now.
     """
 
     limit: int
@@ -30,9 +31,10 @@ class _Found:
     keys: list[Any]
     evictions: int
     moves: int
-    hashings: int
+    changes: int
     hit: PrefixHit
     tail: Tail | None = None
+    comes: bool = False
     version: int = 0
 
 
@@ -115,11 +117,13 @@ class VllmKv:
                 keys=[],
                 evictions=self._queue.evicted_cached,
                 moves=-1,
-                hashings=-1,
+                changes=-1,
                 hit=NO_HIT,
             )
             self._found[request.id] = found
-        if found.hashings != self._ledger.hash_epoch:
+        changes = self._ledger.hash_epoch + self.tails.changes
+        if found.changes != changes:
+            found.changes = changes
             self._extend(found, hashes)
             self._branch_off(found, request)
         if found.moves != self._queue.moves:
@@ -129,6 +133,7 @@ class VllmKv:
             found.hit = PrefixHit(
                 tokens=len(found.blocks) * self._block_size + (0 if tail is None else tail.tokens),
                 free_blocks=[block.ref_cnt for block in blocks].count(0),
+                comes=found.comes,
             )
         return found.hit
 
@@ -171,7 +176,6 @@ class VllmKv:
         return [block.block_hash for block in found.blocks] == found.keys
 
     def _extend(self, found: _Found, hashes: list[BlockHash]) -> None:
-        found.hashings = self._ledger.hash_epoch
         blocks = found.blocks
         before = len(blocks)
         for index in range(before, found.limit):
@@ -182,7 +186,7 @@ class VllmKv:
             found.keys.append(block.block_hash)
         if len(blocks) != before:
             found.moves = -1
-            found.tail, found.version = None, 0
+            found.tail, found.comes, found.version = None, False, 0
 
     def _branch_off(self, found: _Found, request: Request) -> None:
         whole = len(found.blocks)
@@ -190,7 +194,5 @@ class VllmKv:
         if version == found.version:
             return
         found.version = version
-        tail = self.tails.find(request, whole)
-        if tail != found.tail:
-            found.tail = tail
-            found.moves = -1
+        found.tail, found.comes = self.tails.find(request, whole)
+        found.moves = -1

@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from weir_engine.ids import BlockHash
+from weir_engine.ids import BlockHash, RequestId
 
 # Blocks that are kept for one prefix, the newest: siblings share the same beginning with each.
 _BRANCHES: Final = 8
@@ -42,19 +42,20 @@ class _Branch(NamedTuple):
 
 
 class _Fork:
-    """What goes on behind one prefix; ``version`` rises whenever a block comes."""
+    """What goes on behind one prefix, and which requests compute a block there now."""
 
-    __slots__ = ("branches", "version")
+    __slots__ = ("branches", "leaders", "version")
 
     def __init__(self) -> None:
         self.branches: list[_Branch] = []
+        self.leaders: tuple[RequestId, ...] = ()
         self.version = 0
 
 
 class PrefixBranches:
     """The newest blocks behind each cached prefix, with their tokens.
 
-    At most ``most_prefixes`` are kept, those that got a block last. That a block was evicted is
+    At most ``most_prefixes`` are kept, those that changed last. That a block was evicted is
     noticed when it is read.
 
     Source: Weir; sharing by tokens instead of blocks: SGLang's radix tree (Zheng et al., 2024, §3).
@@ -69,19 +70,32 @@ class PrefixBranches:
 
     def add(self, prefix: BlockHash, block: HashedBlock, tokens: Sequence[int]) -> None:
         """A block that has its hash and holds such tokens follows the prefix."""
-        fork = self._forks.pop(prefix, None)
-        if fork is None:
-            fork = _Fork()
-            while len(self._forks) >= self._most:
-                del self._forks[next(iter(self._forks))]
-        self._forks[prefix] = fork
+        fork = self._fork(prefix)
         alive = [branch for branch in fork.branches if branch.block.block_hash == branch.key]
         alive.append(_Branch(block, block.block_hash, array("q", tokens)))
         fork.branches = alive[-_BRANCHES:]
         fork.version += 1
 
+    def expect(self, prefix: BlockHash, leader: RequestId) -> None:
+        """A request computes a block behind the prefix."""
+        fork = self._fork(prefix)
+        fork.leaders = (*fork.leaders, leader)
+        fork.version += 1
+
+    def expect_no_more(self, prefix: BlockHash, leader: RequestId) -> None:
+        """It has computed that block, or will not."""
+        fork = self._forks.get(prefix)
+        if fork is not None and leader in fork.leaders:
+            fork.leaders = tuple([name for name in fork.leaders if name != leader])
+            fork.version += 1
+
+    def leaders(self, prefix: BlockHash) -> tuple[RequestId, ...]:
+        """The requests that compute a block behind the prefix."""
+        fork = self._forks.get(prefix)
+        return () if fork is None else fork.leaders
+
     def version(self, prefix: BlockHash) -> int:
-        """Rises whenever a block comes behind the prefix; 0 while none has."""
+        """Rises whenever blocks or leaders behind the prefix change; 0 while there were none."""
         fork = self._forks.get(prefix)
         return 0 if fork is None else fork.version
 
@@ -90,7 +104,7 @@ class PrefixBranches:
         fork = self._forks.get(prefix)
         best: Tail | None = None
         for block, key, held in reversed(fork.branches if fork is not None else ()):
-            shared = _shared(held, tokens)
+            shared = shared_tokens(held, tokens)
             if shared > (0 if best is None else best.tokens) and block.block_hash == key:
                 best = Tail(block, key, shared)
         return best
@@ -99,8 +113,18 @@ class PrefixBranches:
         """The cache was dropped."""
         self._forks.clear()
 
+    def _fork(self, prefix: BlockHash) -> _Fork:
+        """The fork behind a prefix, as the one that changed last."""
+        fork = self._forks.pop(prefix, None)
+        if fork is None:
+            fork = _Fork()
+            while len(self._forks) >= self._most:
+                del self._forks[next(iter(self._forks))]
+        self._forks[prefix] = fork
+        return fork
 
-def _shared(held: Sequence[int], tokens: Sequence[int]) -> int:
+
+def shared_tokens(held: Sequence[int], tokens: Sequence[int]) -> int:
     """How many tokens both begin with."""
     count = 0
     for mine, theirs in zip(held, tokens, strict=False):

@@ -18,11 +18,13 @@ class PrefixHit:
     ``tokens`` is at most the known tokens - 1. Where the engine can copy a block they may end
     inside one, which is then copied; elsewhere they are a multiple of the block size.
     ``free_blocks`` of the blocks found, the copied one among them, lie in the free list: taking
-    them lowers the free count like an allocation.
+    them lowers the free count like an allocation. ``comes``: a request that runs computes more of
+    the block in which the hit ends.
     """
 
     tokens: int
     free_blocks: int
+    comes: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -65,9 +65,10 @@ class OfflineAdmission:
             if not _may_join(draft, request) or _lacks(draft, request, awaited):
                 continue
             hit = self._state.kv.hit(request)
-            if waits_for_leader(self._state, draft, request, hit.tokens):
+            if hit.comes or waits_for_leader(self._state, draft, request, hit.tokens):
                 index = hit.tokens // draft.block_size_tokens
-                awaited = (index, request.block_hashes[index])
+                # Part of a block: its siblings may share less of it.
+                awaited = None if hit.comes else (index, request.block_hashes[index])
                 continue
             if draft.sure_hit(self._state.kv, request, hit) is not hit:
                 continue  # this step would evict what it counts on

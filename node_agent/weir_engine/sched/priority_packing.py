@@ -275,7 +275,7 @@ class PriorityPacking(StepListener):
             if request.id in draft.preempted or (request.solo and draft.offline_seqs):
                 continue
             hit = state.kv.hit(request)
-            if waits_for_leader(state, draft, request, hit.tokens):
+            if hit.comes or waits_for_leader(state, draft, request, hit.tokens):
                 continue
             if draft.sure_hit(state.kv, request, hit) is not hit:
                 continue  # this step would evict what it counts on

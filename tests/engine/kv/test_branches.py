@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir_engine.ids import BlockHash
+from weir_engine.ids import BlockHash, RequestId
 from weir_engine.kv.branches import PrefixBranches, Tail
 
 
@@ -55,6 +55,20 @@ def test_the_version_rises_with_each_block() -> None:
     first = branches.version(prefix("p"))
     branches.add(prefix("p"), Block(b"2"), [2])
     assert branches.version(prefix("p")) > first > 0
+
+
+def test_leaders_are_known_until_they_are_done() -> None:
+    branches = PrefixBranches(4)
+    assert branches.leaders(prefix("p")) == ()
+    for name in ("a", "b"):
+        branches.expect(prefix("p"), RequestId(name))
+    version = branches.version(prefix("p"))
+    assert branches.leaders(prefix("p")) == ("a", "b")
+    branches.expect_no_more(prefix("p"), RequestId("a"))
+    branches.expect_no_more(prefix("p"), RequestId("nobody"))
+    branches.expect_no_more(prefix("q"), RequestId("b"))
+    assert branches.leaders(prefix("p")) == ("b",)
+    assert branches.version(prefix("p")) == version + 1
 
 
 def test_a_dropped_cache_leaves_nothing() -> None:
