@@ -5,7 +5,9 @@ import pytest
 from tests.engine.sched.mini_engine import BLOCK, STEP_S, TOKEN_S, MiniEngine, request
 from weir_engine.config import Metric, Policy, Slo
 from weir_engine.errors import ConfigError, DuplicateRequestError, StateError
+from weir_engine.kv.view import PrefixHit
 from weir_engine.request import RequestState
+from weir_engine.sched.draft import StepDraft
 from weir_engine.sched.plan import StepPlan
 
 TBT_20MS = Slo(metric=Metric.TBT, statistic="p99", threshold_s=0.020)
@@ -290,3 +292,33 @@ def test_shared_blocks_of_an_aborted_leader_do_not_hold_its_siblings() -> None:
     engine.abort("s0")
     engine.run()
     assert engine.ended == {"s0": 1, "s1": 1, "s2": 1}
+
+
+def test_an_admission_whose_hit_ends_inside_a_block_takes_one_for_its_copy() -> None:
+    """The copy is the request's own, so the blocks behind it are counted from there."""
+    engine = MiniEngine(blocks=8)
+    draft = StepDraft(engine.kv, block_size_tokens=BLOCK, tokens=64, seqs=4, offline_seqs=0)
+    assert [draft.blocks_behind(hit, 3) for hit in (4, 5, 6, 8)] == [1, 1, 2, 1]
+    hit = PrefixHit(tokens=6, free_blocks=2)
+    draft.admit(request("off", online=False, prompt=10), hit, 4, reason="offline-admit")
+    assert draft.blocks_left == 8 - 2 - 2  # what it found, the copy, and one for what is beyond it
+    assert draft.adopted_blocks == 2
+
+
+@pytest.mark.parametrize("preset", ["weir", "bros-paged"])
+def test_offline_requests_wait_for_the_block_in_which_their_hit_ends(
+    monkeypatch: pytest.MonkeyPatch, preset: str
+) -> None:
+    loose = [Slo(metric=m, statistic="p99", threshold_s=9.0) for m in (Metric.TTFT, Metric.TPOT)]
+    engine = MiniEngine(preset=preset, slos=tuple(loose))
+    comes = {"waits"}
+    monkeypatch.setattr(
+        engine.kv,
+        "hit",
+        lambda asked: PrefixHit(tokens=0, free_blocks=0, comes=asked.id in comes),
+    )
+    for name in ("waits", "runs"):
+        engine.add(request(name, online=False))
+    assert tokens_of(engine.step()) == {"runs": 8}
+    comes.clear()
+    assert tokens_of(engine.step())["waits"] == 8
