@@ -28,7 +28,7 @@ class BlockLedger:
     ``table`` has the counts, ``waiting`` those of waiting offline requests by block hash. A block
     that an online request adopts is evicted as online's until its hash is reset. ``hash_epoch``
     rises whenever blocks got a hash: readers that keep prefix hits compare it. ``reuse`` follows
-    which blocks online requests find again.
+    which blocks online requests find again. ``is_online`` answers for a request id.
     """
 
     def __init__(
@@ -38,12 +38,14 @@ class BlockLedger:
         queue: ClassedBlockQueue,
         find: FindBlock,
         content_hash: ContentHash,
+        is_online: Callable[[str], bool],
     ) -> None:
         self.table = BlockTable(total_blocks)
         self._total = total_blocks
         self._queue = queue
         self._find = find
         self.content_hash = content_hash
+        self._is_online = is_online
         self._held: dict[RequestId, tuple[bool, list[int]]] = {}
         self.waiting = ReferenceCounter(self._on_references)
         self.reuse = OnlineReuse(total_blocks)
@@ -55,16 +57,16 @@ class BlockLedger:
         return self.table.offline_only
 
     def scheduled(self, output: Any, known: Mapping[str, Request], now_s: float) -> None:
-        """Count what one of vLLM's scheduler outputs allocated; an unknown request is online."""
+        """Count what one of vLLM's scheduler outputs allocated."""
         for new in output.scheduled_new_reqs:
-            self.admitted(new.req_id, new.block_ids[0], online=_is_online(known.get(new.req_id)))
+            self.admitted(new.req_id, new.block_ids[0], online=self._is_online(new.req_id))
             self._asked(known.get(new.req_id), now_s, again=False)
         cached = output.scheduled_cached_reqs
         for request_id, blocks in zip(cached.req_ids, cached.new_block_ids, strict=True):
             if blocks is None:
                 continue
             if request_id in cached.resumed_req_ids:
-                self.admitted(request_id, blocks[0], online=_is_online(known.get(request_id)))
+                self.admitted(request_id, blocks[0], online=self._is_online(request_id))
                 self._asked(known.get(request_id), now_s, again=True)
             else:
                 self.grew(request_id, blocks[0])
@@ -153,7 +155,3 @@ class BlockLedger:
             block = self._find(block_hash)
             if block is not None:
                 self._queue.free.set_references(block.block_id, self.waiting.count(block_hash))
-
-
-def _is_online(request: Request | None) -> bool:
-    return request is None or request.is_online

@@ -63,7 +63,13 @@ def take_over_pool(
         return pool.cached_block_hash_to_block.get_one_block(block_hash + suffix)  # type: ignore[operator]  # vLLM's hashes are bytes
 
     tables = kv_cache_manager.coordinator.single_type_managers[_GROUP].req_to_blocks
-    ledger = BlockLedger(len(pool.blocks), queue=queue, find=find, content_hash=get_block_hash)
+    ledger = BlockLedger(
+        len(pool.blocks),
+        queue=queue,
+        find=find,
+        content_hash=get_block_hash,
+        is_online=is_online,
+    )
     kv = VllmKv(
         total_blocks=len(pool.blocks) - 1,
         queue=queue,
