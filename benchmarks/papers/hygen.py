@@ -48,6 +48,16 @@ class Study:
         """Whether the paper's headlines are judged on it."""
         return self is STUDIES[0]
 
+    @property
+    def claims_at(self) -> str:
+        """What the ids of its claims begin with."""
+        return "hygen/" if self.is_main else f"hygen/{self.name.replace('@', '/')}/"
+
+    @property
+    def where(self) -> str:
+        """What its claims say of profile and rate; the main study's say nothing."""
+        return "" if self.is_main else f" ({self.name}/s)"
+
 
 _TIGHT = tuple(cell for cell in CELLS if cell[2] == TOLERANCES[0])
 STUDIES = (
@@ -129,12 +139,13 @@ def _each(seeds: list[list[float]], function: Callable[[list[float]], float]) ->
 
 def claims_of(study: Study, rows: Rows) -> list[Claim]:
     """The headlines of one study; only the main one has the paper's targets."""
-    paper = study.is_main
-    at = "hygen/" if paper else f"hygen/{study.name.replace('@', '/')}/"
-    where = "" if paper else f" ({study.name}/s)"
+    return [*_hygen_claims(study, rows), *_weir_claims(study, rows)]
+
+
+def _hygen_claims(study: Study, rows: Rows) -> list[Claim]:
+    paper, at, where = study.is_main, study.claims_at, study.where
     offline = _gains(rows, "hygen", "hygen*", "offline_s")
     whole = _gains(rows, "hygen", "hygen*", "whole_s")
-    gains = _gains(rows, "weir", "hygen", "offline_s")
     return [
         spread(
             f"{at}offline-gain-largest",
@@ -175,6 +186,13 @@ def claims_of(study: Study, rows: Rows) -> list[Claim]:
             "share",
             _held(rows, "hygen-next"),
         ),
+    ]
+
+
+def _weir_claims(study: Study, rows: Rows) -> list[Claim]:
+    at, where = study.claims_at, study.where
+    gains = _gains(rows, "weir", "hygen", "offline_s")
+    return [
         spread(
             f"weir/{at}cells-held",
             f"SLO cells that Weir holds{where}",

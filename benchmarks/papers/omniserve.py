@@ -10,9 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.papers.omniserve_cells import Cell, cells_of
+from benchmarks.papers.omniserve_notes import notes_of
 from benchmarks.papers.omniserve_outcomes import Outcomes, Seeds
-from benchmarks.papers.omniserve_report import bounds_of, claims_of, notes_of, table_of
-from benchmarks.papers.omniserve_run import CHUNKED, Outcome, Setup, plain, simulate
+from benchmarks.papers.omniserve_report import bounds_of, claims_of, table_of
+from benchmarks.papers.omniserve_run import CHUNKED, Outcome, plain, simulate
+from benchmarks.papers.omniserve_workload import Setup
 from benchmarks.papers.paper import Options, PaperResult, kept
 
 _STOCK_CHUNK = 2048

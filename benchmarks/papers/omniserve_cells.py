@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.papers.omniserve_run import ARMS, Setup
+from benchmarks.papers.omniserve_run import ARMS
+from benchmarks.papers.omniserve_workload import Setup
 
 A100 = "a100-80gb-pcie-llama-2-70b-tp4"
 _RTX = "rtx-pro-6000-llama-3.1-8b"

@@ -1,4 +1,4 @@
-"""One run of one arm in OmniServe's set-up: workload, engine, what it came to."""
+"""One run of one arm in OmniServe's set-up: its engine, and what it came to."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import copy
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.papers.paper import read_rows
-from weir_engine.config import EngineShape, Metric, Policy, Slo
-from weir_engine.ids import RequestClass, RequestId
+from benchmarks.papers.omniserve_workload import (
+    BATCH,
+    Setup,
+    offline_of,
+    online_of,
+    pace_of,
+    slos_of,
+)
+from weir_engine.config import EngineShape, Policy
 from weir_engine.kv.eviction import LruEviction
 from weir_engine.kv.manager import KvManager
 from weir_engine.latency.models import LatencyModel
@@ -27,38 +32,12 @@ from weir_engine.sim.profile_cost import ProfileCost
 from weir_engine.sim.profiles import HardwareProfile, load_profile
 from weir_engine.sim.records import RequestRecord, SimResult
 from weir_engine.sim.replica import Replica
-from weir_engine.sim.workload import RequestSpec, Segment, online_from_rows
 
 BLOCK_TOKENS = 64
 LONGEST_TOKENS = 16_384
 _WINDOW = 128
 _SLOTS = 512
 _HEADROOM = 0.8
-_BATCH = {"longbench": (8952, 136, 12_000), "dailymail": (1964, 397, 4_000)}
-_SUBMITTED_S = 182.6 / 60
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Setup:
-    """One seed of one cell. ``change_s``: the rate is drawn anew from 1 to 5 so often; 0: never.
-
-    ``remote`` CPU hosts stand beside the GPU server, over ``network_bytes_s``. ``kv_tokens`` (None:
-    all that fit) bounds the KV on the GPUs. The first ``ramp_s`` do not count.
-    """
-
-    profile: str
-    data: Path
-    rate_s: float
-    window_s: float
-    seed: int
-    ttft_s: float = 3.0
-    tpot_s: float = 0.25
-    offline: str = "longbench"
-    change_s: float = 0.0
-    remote: int = 4
-    network_bytes_s: float = 12.5e9
-    ramp_s: float = 120.0
-    kv_tokens: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,64 +60,6 @@ class Outcome:
     refused: float
     step_s: float
     error: float
-
-
-def online_of(setup: Setup) -> tuple[RequestSpec, ...]:
-    """ShareGPT lengths; Poisson arrivals, at one rate or at one drawn anew every few seconds."""
-    lengths = read_rows(
-        setup.data / "lengths/sharegpt_predicted.csv.gz", ("input_tokens", "output_tokens")
-    )
-    rng = np.random.default_rng((setup.seed, 40))
-    times: list[float] = []
-    length_s = setup.change_s or setup.window_s
-    for at in range(int(np.ceil(setup.window_s / length_s))):
-        rate_s = float(rng.integers(1, 6)) / 3 * setup.rate_s if setup.change_s else setup.rate_s
-        count = int(rng.poisson(rate_s * length_s))
-        times += (at * length_s + rng.uniform(0, length_s, count)).tolist()
-    drawn = rng.choice(len(lengths), size=len(times)).tolist()
-    return online_from_rows(
-        [
-            (time_s, max(int(lengths[j][0]), 1), max(int(lengths[j][1]), 1))
-            for time_s, j in zip(sorted(times), drawn, strict=True)
-        ]
-    )
-
-
-def offline_of(setup: Setup) -> tuple[RequestSpec, ...]:
-    """Batch requests by the published mean lengths, log-normal around them, nothing shared."""
-    prompt, output, longest = _BATCH[setup.offline]
-    rng = np.random.default_rng((setup.seed, 41))
-    count = int(rng.poisson(_SUBMITTED_S * setup.window_s))
-    times = np.sort(rng.uniform(0, setup.window_s, count)).tolist()
-    prompts = np.clip(prompt * np.exp(0.2 * rng.standard_normal(count) - 0.02), 64, longest)
-    outputs = np.maximum(output * np.exp(0.4 * rng.standard_normal(count) - 0.08), 1)
-    return tuple(
-        RequestSpec(
-            id=RequestId(f"off-{i}"),
-            klass=RequestClass.OFFLINE,
-            arrival_s=times[i],
-            segments=(Segment(key=f"off-{i}", tokens=int(prompts[i])),),
-            output_tokens=int(outputs[i]),
-        )
-        for i in range(count)
-    )
-
-
-def slos_of(setup: Setup) -> tuple[Slo, ...]:
-    """TTFT and mean TPOT of each request."""
-    return (
-        Slo(metric=Metric.TTFT, statistic="p90", threshold_s=setup.ttft_s),
-        Slo(metric=Metric.TPOT, statistic="p90", threshold_s=setup.tpot_s),
-    )
-
-
-def pace_of(setup: Setup) -> tuple[Slo, ...]:
-    """What Weir is given: TPOT alone, which it then keeps from the first token on.
-
-    With TTFT beside it a request that starts early may go slower, as Echo has it; here the mean of
-    a request's gaps is judged, whenever it started.
-    """
-    return tuple(slo for slo in slos_of(setup) if slo.metric is Metric.TPOT)
 
 
 # -- arms -------------------------------------------------------------------------------------
@@ -173,7 +94,7 @@ def simulate(setup: Setup, arm: str, chunk: int = 2048, *, refuse: bool = False)
     found = _outcome(setup, result, simulation.unfinished())
     if arm != "llumnix-like":
         return found
-    prompt, output, _ = _BATCH[setup.offline]
+    prompt, output, _ = BATCH[setup.offline]
     beside = cpu_serving_tokens_s(profile, hosts=hosts, prompt_tokens=prompt, output_tokens=output)
     cpu_decoded = beside * output / (prompt + output)
     return replace(
@@ -286,7 +207,7 @@ def _outcome(setup: Setup, result: SimResult, unfinished: tuple[RequestRecord, .
 @cache
 def dram_bound_s(profile: str, offline: str, hosts: int) -> float:
     """Offline tokens a second that DRAM bandwidth allows: each reads its whole context once."""
-    prompt, output, _ = _BATCH[offline]
+    prompt, output, _ = BATCH[offline]
     found = load_profile(profile)
     layers = found.model.layers
     return 1 / found.cpu_attention_s(prompt + output // 2, hosts=hosts, layers=layers)
@@ -294,7 +215,7 @@ def dram_bound_s(profile: str, offline: str, hosts: int) -> float:
 
 def lane_bound_s(profile: str, offline: str, hosts: int, step_s: float) -> float:
     """The same by host memory: a full lane, each request a layer further with every step."""
-    prompt, output, _ = _BATCH[offline]
+    prompt, output, _ = BATCH[offline]
     found = load_profile(profile)
     room = CpuHosts().memory_bytes * hosts // found.model.kv_bytes_per_token
     return room / (prompt + output / 2) / (found.model.layers * step_s)

@@ -22,13 +22,13 @@ from benchmarks.colocation.cells import (
 from benchmarks.colocation.judge import judge
 from benchmarks.colocation.setup import PRESSURE, EngineSetup, engine_args
 from benchmarks.colocation.statements import claims_of, pressure_claims
-from weir_cli.loadlab.control_stub import (
-    ControlStub,
+from weir_cli.loadlab.control_setup import (
     StubPolicy,
     StubSetup,
     setup_from_json,
     setup_to_json,
 )
+from weir_cli.loadlab.control_stub import ControlStub
 from weir_cli.loadlab.measure import Measurement
 from weir_cli.loadlab.records import OnlineLatency, latency_stats
 

@@ -6,17 +6,16 @@ from pathlib import Path
 import pytest
 
 from benchmarks.papers.omniserve_cells import cells_of
+from benchmarks.papers.omniserve_notes import notes_of
 from benchmarks.papers.omniserve_outcomes import Outcomes, Seeds
-from benchmarks.papers.omniserve_report import claims_of, notes_of
+from benchmarks.papers.omniserve_report import claims_of
 from benchmarks.papers.omniserve_run import (
     ARMS,
     Outcome,
-    Setup,
     lane_bound_s,
-    offline_of,
-    online_of,
     simulate,
 )
+from benchmarks.papers.omniserve_workload import Setup, offline_of, online_of
 from tests.benchmarks.test_papers import csv_gz
 
 GOOD = Outcome(
