@@ -58,6 +58,11 @@ class _Late:
     def __init__(self) -> None:
         self.queue: WorkQueue | None = None
 
+    def enqueue(self, key: ObjectKey) -> None:
+        """Has an object reconciled once there is a queue; until then nothing is watched."""
+        if self.queue is not None:
+            self.queue.add(key)
+
 
 def assemble(settings: OperatorSettings, configuration: Configuration) -> Parts:
     """Joins an operator's parts; needs a running loop."""
@@ -65,64 +70,29 @@ def assemble(settings: OperatorSettings, configuration: Configuration) -> Parts:
     lease_client = api_client(configuration, user_agent=settings.user_agent)
     main_client = api_client(configuration, user_agent=settings.user_agent)
     elector = _elector(settings, lease_client, metrics, random)
-    api = ClusterApi(
-        main_client,
-        check=elector.check,
-        metrics=metrics,
-        read_timeout_s=settings.request_timeout_s,
-        write_timeout_s=settings.write_timeout_s,
-    )
+    api = _api(settings, main_client, elector, metrics)
     http = _http(settings)
     control_plane = ControlPlaneClient(http, metrics=metrics, random=random)
     late = _Late()
-
-    def enqueue(key: ObjectKey) -> None:
-        if late.queue is not None:
-            late.queue.add(key)
+    store = ObjectStore(late.enqueue)
 
     def enqueue_all() -> None:
         for key in store.user_keys():
-            enqueue(key)
+            late.enqueue(key)
 
-    store = ObjectStore(enqueue)
-    reports = ReportBook(enqueue, on_reached=enqueue_all, clock=clock)
+    reports = ReportBook(late.enqueue, on_reached=enqueue_all, clock=clock)
     writer = Writer(api, store, metrics=metrics, instance=settings.pod_name)
-    observer = Observer(
-        store,
-        reports,
-        api,
-        control_plane,
-        terms=ObserverTerms(
-            defaults=settings.defaults(),
-            finalizer_deadline_s=settings.finalizer_deadline_s,
-        ),
-        clock=clock,
+    terms = ObserverTerms(
+        defaults=settings.defaults(), finalizer_deadline_s=settings.finalizer_deadline_s
     )
-    progress = Progress(
-        control_plane,
-        reports,
-        store,
-        api,
-        pace=Pace(
-            interval_s=settings.progress_interval_s,
-            namespaces=settings.namespaces,
-            clock=clock,
-            random=random,
-        ),
-        metrics=metrics,
-    )
-    gate = StatusGate(
-        writes_per_s=settings.status_writes_per_s,
-        interval_s=settings.status_interval_s,
-        clock=clock,
-    )
+    observer = Observer(store, reports, api, control_plane, terms=terms, clock=clock)
+    pace = _pace(settings, random)
+    progress = Progress(control_plane, reports, store, api, pace=pace, metrics=metrics)
     requests = Requests(control_plane, reports, clock=clock, on_reached=progress.note_reached)
-    executor = Executor(writer, requests, reports, gate)
+    executor = Executor(writer, requests, reports, _gate(settings))
     reconciler = Reconciler(observer, executor, metrics=metrics)
     late.queue = queue = _queue(settings, reconciler, random)
-    metrics.queue_depth.set_function(lambda: queue.depth)
-    metrics.queue_delayed.set_function(lambda: queue.delayed)
-    metrics.leader.set_function(lambda: float(elector.may_write()))
+    _measure(metrics, queue, elector)
     return Parts(
         settings=settings,
         metrics=metrics,
@@ -138,6 +108,18 @@ def assemble(settings: OperatorSettings, configuration: Configuration) -> Parts:
         observer=observer,
         requests=requests,
         progress=progress,
+    )
+
+
+def _api(
+    settings: OperatorSettings, client: ApiClient, elector: Elector, metrics: OperatorMetrics
+) -> ClusterApi:
+    return ClusterApi(
+        client,
+        check=elector.check,
+        metrics=metrics,
+        read_timeout_s=settings.request_timeout_s,
+        write_timeout_s=settings.write_timeout_s,
     )
 
 
@@ -179,6 +161,29 @@ def _queue(settings: OperatorSettings, reconciler: Reconciler, random: Random) -
         timeout_s=settings.reconcile_timeout_s,
     )
     return WorkQueue(reconciler.reconcile, terms, clock=time.monotonic, random=random)
+
+
+def _pace(settings: OperatorSettings, random: Random) -> Pace:
+    return Pace(
+        interval_s=settings.progress_interval_s,
+        namespaces=settings.namespaces,
+        clock=time.monotonic,
+        random=random,
+    )
+
+
+def _gate(settings: OperatorSettings) -> StatusGate:
+    return StatusGate(
+        writes_per_s=settings.status_writes_per_s,
+        interval_s=settings.status_interval_s,
+        clock=time.monotonic,
+    )
+
+
+def _measure(metrics: OperatorMetrics, queue: WorkQueue, elector: Elector) -> None:
+    metrics.queue_depth.set_function(lambda: queue.depth)
+    metrics.queue_delayed.set_function(lambda: queue.delayed)
+    metrics.leader.set_function(lambda: float(elector.may_write()))
 
 
 def _http(settings: OperatorSettings) -> httpx.AsyncClient:

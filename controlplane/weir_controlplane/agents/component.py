@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from weir_controlplane.agents.chunk_endpoints import chunks_router
 from weir_controlplane.agents.endpoints import agents_router
 from weir_controlplane.agents.runtime import Runtime
 from weir_controlplane.services import Component
@@ -13,7 +14,7 @@ def agents_component() -> Component:
     return Component(
         name="agents",
         startup=(runtime.start,),
-        routers=(agents_router(runtime),),
+        routers=(agents_router(runtime), chunks_router(runtime)),
         background=(
             runtime.refresh_forever,
             runtime.watch_forever,

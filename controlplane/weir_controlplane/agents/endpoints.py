@@ -1,47 +1,33 @@
-"""The agent protocol over HTTP (docs/protocol.md), and the fleet for operators."""
+"""Syncs of agents over HTTP (docs/protocol.md), and the fleet for operators."""
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from fastapi import APIRouter, Request, Response
 
-from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, ValidationError
-
+from weir_controlplane.agents.bodies import read_body
 from weir_controlplane.agents.queue import queued_batches
 from weir_controlplane.agents.registry import AgentEntry, policy_view
-from weir_controlplane.agents.runtime import BATCHES_TOPIC, Runtime
+from weir_controlplane.agents.runtime import Runtime
 from weir_controlplane.agents.schemas import (
     AgentList,
     AgentView,
-    CommitReply,
-    CommitRequest,
     FailingBatch,
     PolicyReply,
     QueueList,
     ServedModel,
     SyncRequest,
-    UploadReply,
 )
-from weir_controlplane.agents.service import CHUNKS_TOPIC, AgentService
+from weir_controlplane.agents.service import AgentService
 from weir_controlplane.batches.failing import read_failing
-from weir_controlplane.dispatch.bounds import MAX_FETCH_LINES
-from weir_controlplane.dispatch.commits import Commit, commit
-from weir_controlplane.dispatch.lines import fetch_lines
-from weir_controlplane.dispatch.uploads import ResultUpload, store_result
 from weir_controlplane.errors import (
     InvalidRequestError,
-    PayloadTooLargeError,
     PermissionDeniedError,
 )
 from weir_controlplane.http import PlainRoute
-from weir_controlplane.keys.auth import AdminDep, AgentDep, agent_of
+from weir_controlplane.keys.auth import AdminDep, agent_of
 from weir_controlplane.services import ServicesDep
 
-MAX_BODY_BYTES = 1 << 20
 MAX_ID = 253
-Attempt = Annotated[int, Query(ge=1, le=2**53)]
-Nonce = Annotated[str, Query(min_length=1, max_length=128)]
-Body = TypeVar("Body", bound=BaseModel)
 
 
 def agents_router(runtime: Runtime) -> APIRouter:
@@ -61,7 +47,7 @@ def agents_router(runtime: Runtime) -> APIRouter:
             raise PermissionDeniedError(f"this key is for agent {caller.agent_id}")
         if len(agent_id) > MAX_ID:
             raise InvalidRequestError(f"agent_id: at most {MAX_ID} characters", param="agent_id")
-        body = await _read(request, SyncRequest)
+        body = await read_body(request, SyncRequest)
         if caller.service not in {None, body.service}:
             raise PermissionDeniedError(
                 f"service: this pod belongs to {caller.service}", param="service"
@@ -91,97 +77,7 @@ def agents_router(runtime: Runtime) -> APIRouter:
             failing=[FailingBatch.model_validate(item, from_attributes=True) for item in failing],
         )
 
-    _add_chunk_routes(router, runtime)
     return router
-
-
-def _add_chunk_routes(router: APIRouter, runtime: Runtime) -> None:
-    @router.get("/chunks/{chunk_id}/lines")
-    async def lines(
-        chunk_id: str,
-        services: ServicesDep,
-        _caller: AgentDep,
-        attempt: Attempt,
-        nonce: Nonce,
-        after: Annotated[int, Query(ge=0)] = 0,
-        limit: Annotated[int, Query(ge=1, le=MAX_FETCH_LINES)] = MAX_FETCH_LINES,
-    ) -> Response:
-        """Input lines of a leased chunk, as NDJSON."""
-        content = await fetch_lines(
-            services.database,
-            services.storage,
-            chunk_id=chunk_id,
-            attempt=attempt,
-            nonce=nonce,
-            after=after,
-            limit=limit,
-        )
-        return Response(content, media_type="application/x-ndjson")
-
-    @router.put("/chunks/{chunk_id}/results", status_code=201)
-    async def results(
-        chunk_id: str,
-        request: Request,
-        services: ServicesDep,
-        _caller: AgentDep,
-        attempt: Attempt,
-        nonce: Nonce,
-        sha256: str,
-        lines: Annotated[int | None, Query(ge=0)] = None,
-    ) -> UploadReply:
-        """Stores the results of a leased chunk; the same again answers the same id."""
-        upload = ResultUpload(
-            chunk_id=chunk_id, attempt=attempt, nonce=nonce, sha256=sha256, lines=lines
-        )
-        upload_id = await store_result(
-            services.database, services.storage, upload, request.stream()
-        )
-        return UploadReply(upload_id=upload_id)
-
-    @router.post("/chunks/{chunk_id}/commit")
-    async def commit_chunk(
-        chunk_id: str, request: Request, services: ServicesDep, _caller: AgentDep
-    ) -> CommitReply:
-        """Commits uploaded results of a leased chunk."""
-        body = await _read(request, CommitRequest)
-        wish = Commit(
-            chunk_id=chunk_id,
-            attempt=body.attempt,
-            nonce=body.nonce,
-            upload_id=body.upload_id,
-            ranges=tuple(body.lines),
-            final=body.final,
-        )
-        done = await commit(services.database, wish)
-        runtime.agents.closed(chunk_id, done.batch_id)
-        if done.more:
-            await services.nudge.send(CHUNKS_TOPIC)
-        if done.finished:
-            await services.nudge.send(BATCHES_TOPIC)
-        return CommitReply(state=done.state)
-
-
-async def _read(request: Request, kind: type[Body]) -> Body:
-    """The body of a request.
-
-    Raises:
-        InvalidRequestError: it is not what it should be; names the field.
-        PayloadTooLargeError: it is over a megabyte.
-    """
-    body = bytearray()
-    async for block in request.stream():
-        body += block
-        if len(body) > MAX_BODY_BYTES:
-            raise PayloadTooLargeError(f"the body is over {MAX_BODY_BYTES} bytes")
-    try:
-        return kind.model_validate_json(bytes(body))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        param = ".".join(str(part) for part in first["loc"]) or None
-        named = f"{param}: " if param else ""
-        raise InvalidRequestError(
-            f"{named}{first['msg']}", param=param, code="invalid_value"
-        ) from None
 
 
 def _view(service: AgentService, entry: AgentEntry) -> AgentView:
