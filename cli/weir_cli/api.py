@@ -267,7 +267,7 @@ class Api:
         remedies = {
             401: "check --api-key or WEIR_API_KEY; the key may have been revoked",
             403: "this needs a key of another scope; `weir keys create` makes one",
-            404: "check the id; ids of other tenants cannot be seen",
+            404: "check the id (ids of other tenants cannot be seen), and --url or WEIR_URL",
             413: "split the input file",
             429: "wait for a batch to end, or cancel one",
             503: "try again in a minute: it is busy, or waits for its database or file store",

@@ -146,6 +146,12 @@ def _endpoint_of_first_line(file: Path) -> str:
         raise CliError(
             f"{file}: {error.strerror}", remedy="check the path", status=ExitStatus.USAGE
         ) from error
+    if not first:
+        raise CliError(
+            f"{file}: it is empty",
+            remedy="give a file with one JSON object a line",
+            status=ExitStatus.USAGE,
+        )
     try:
         endpoint = json.loads(first)["url"]
     except (ValueError, KeyError, TypeError):
@@ -188,8 +194,8 @@ def _finish(batch: Batch) -> None:
         return
     _show_content_errors(batch)
     raise CliError(
-        f"{batch.id} is {batch.status}",
-        remedy="correct the lines named above and submit again"
+        f"{batch.id} ended as {batch.status}",
+        remedy="correct what is named above and submit again"
         if batch.errors
         else f"what is finished: weir batch results {batch.id}",
     )

@@ -48,7 +48,7 @@ def operator() -> None:
     """Run the Kubernetes operator: LLMServices and BatchJobs become pods and batches."""
     with _extra("operator"):
         from weir_operator.settings import OperatorSettings  # noqa: PLC0415 - an optional extra
-    settings = _from_environment(OperatorSettings)
+    settings = _from_environment(OperatorSettings, page="operator")
     with _extra("operator"):
         from weir_operator.main import run  # noqa: PLC0415
     run(settings)
@@ -66,8 +66,8 @@ def _extra(name: str) -> Iterator[None]:
         ) from error
 
 
-def _from_environment(settings: type[Settings]) -> Settings:
-    remedy = "correct the environment; docs/operations.md lists every setting"
+def _from_environment(settings: type[Settings], page: str = "operations") -> Settings:
+    remedy = f"correct the environment; docs/{page}.md lists every setting"
     try:
         return settings()
     except ValidationError as error:

@@ -162,7 +162,7 @@ def test_waiting_for_a_batch_that_fails_ends_with_status_1(
     server.on("POST /v1/files", ok({"id": "file-in"}))
     server.on("POST /v1/batches", ok(batch("failed", errors={"data": [{"code": "empty_file"}]})))
     assert main(["batch", "submit", str(input_file), "--wait"]) == ExitStatus.FAILED
-    assert "remedy: correct the lines" in capsys.readouterr().err
+    assert "remedy: correct what is named above" in capsys.readouterr().err
 
 
 def test_status_without_an_id_lists(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
@@ -246,13 +246,16 @@ def test_wrong_usage_is_named(
     assert server.asked == []
 
 
-def test_a_line_without_url_is_named(
-    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("content", "said"), [("{}\n", "line 1: no `url` in it"), ("", "in.jsonl: it is empty")]
+)
+def test_a_file_without_url_is_named(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, said: str
 ) -> None:
     path = tmp_path / "in.jsonl"
-    path.write_text("{}\n")
+    path.write_text(content)
     assert main(["batch", "submit", str(path)]) == ExitStatus.USAGE
-    assert "line 1: no `url` in it" in capsys.readouterr().err
+    assert said in "".join(capsys.readouterr().err.splitlines())
     assert server.asked == []
 
 

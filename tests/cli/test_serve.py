@@ -28,6 +28,7 @@ from weir_operator.settings import OperatorSettings
         ("agent", "WEIR_DRAIN_S", "inf", "WEIR_DRAIN_S: Input should be less than"),
         ("agent", "WEIR_CONTROL_PLANE_URL", "http://", "WEIR_CONTROL_PLANE_URL: must be an http"),
         ("agent", "WEIR_SLO", '[{"metric": "tbt"}]', "WEIR_SLO: 0.statistic: Field required"),
+        ("operator", "WEIR_OPERATOR_PORT", "no", "WEIR_OPERATOR_PORT: Input should be a valid int"),
     ],
 )
 def test_a_wrong_setting_is_named(
@@ -42,7 +43,8 @@ def test_a_wrong_setting_is_named(
     assert main(["serve", component]) == ExitStatus.USAGE
     captured = capsys.readouterr().err
     assert said in captured
-    assert "docs/operations.md" in captured
+    page = "operator" if component == "operator" else "operations"
+    assert f"docs/{page}.md" in captured
 
 
 @pytest.mark.parametrize("settings", [Settings, AgentSettings, OperatorSettings])

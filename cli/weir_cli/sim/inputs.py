@@ -80,8 +80,19 @@ def read_trace(given: str | None, load: Load, *, longest_tokens: int) -> Specs:
 
 
 def _read_kind(given: str, seed: int, longest_tokens: int) -> Specs:
+    """The requests of ``[KIND:]FILE``.
+
+    Raises:
+        CliError: an unknown kind, or no such file.
+    """
     kind, colon, name = given.partition(":")
     if not colon or kind not in TRACE_KINDS:
+        if colon and not Path(given).exists():
+            raise CliError(
+                f"{kind!r} is no kind of trace, and there is no file {given}",
+                remedy=f"give [KIND:]FILE, KIND one of {', '.join(TRACE_KINDS)}",
+                status=ExitStatus.USAGE,
+            )
         kind, name = "csv", given
     lines = read_lines(Path(name))
     if kind != "coding":
@@ -129,8 +140,8 @@ def _synthetic(rng: np.random.Generator, count: str) -> Specs:
     """
     if count and not (count.isascii() and count.isdigit() and int(count) > 0):
         raise CliError(
-            f"--offline synthetic:{count}",
-            remedy="give a number of documents above 0",
+            f"--offline synthetic:{count}: {count!r} is no number of documents",
+            remedy="give a whole number above 0",
             status=ExitStatus.USAGE,
         )
     documents = Documents(
@@ -152,8 +163,8 @@ def _mmlu(rest: str) -> Specs:
     questions, comma, headers = rest.partition(",")
     if not comma:
         raise CliError(
-            f"--offline mmlu:{rest}",
-            remedy="give two files: mmlu:QUESTIONS,HEADERS",
+            f"--offline mmlu:{rest}: it does not name two files",
+            remedy="give mmlu:QUESTIONS,HEADERS",
             status=ExitStatus.USAGE,
         )
     return questions_with_header(read_lines(Path(questions)), read_lines(Path(headers)))

@@ -82,8 +82,14 @@ def read_machine(profile: str, backend: str, limits: EngineLimits, *, offline_kv
             range.
     """
     check_choice("--backend", backend, [item.value for item in Backend])
+    if profile not in PROFILES and not Path(profile).exists():
+        raise CliError(
+            f"--profile: {profile!r} is no bundled profile, and there is no such file",
+            remedy=f"give a file made by `weir profile`, or one of {', '.join(PROFILES)}",
+            status=ExitStatus.USAGE,
+        )
     with named("--profile"):
-        if profile not in PROFILES and Path(profile).exists():
+        if profile not in PROFILES:
             return _recorded(Path(profile), backend, limits, offline_kv)
         found = load_profile(profile)
         return Machine(

@@ -54,6 +54,7 @@ def read_lines(path: Path) -> list[str]:
                 return text.read().splitlines()
         return path.read_text("utf-8").splitlines()
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        why = getattr(error, "strerror", None) or error
         raise CliError(
-            f"{path}: {error}", remedy="give a readable text file", status=ExitStatus.USAGE
+            f"{path}: {why}", remedy="give a readable text file", status=ExitStatus.USAGE
         ) from error
