@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import Annotated, get_args, get_origin
 
 from prometheus_client import REGISTRY, CollectorRegistry
 from pydantic import SecretStr
@@ -111,6 +111,8 @@ def _type(info: FieldInfo) -> str:
     options = [part for part in get_args(annotation) if part is not type(None)]
     if type(None) in get_args(annotation) and len(options) == 1:
         annotation = options[0]
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
     if annotation is SecretStr:
         return "secret"
     if isinstance(annotation, type) and issubclass(annotation, Enum):

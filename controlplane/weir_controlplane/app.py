@@ -83,9 +83,9 @@ def create_app(services: Services, components: Sequence[Component]) -> FastAPI:
 
     app = FastAPI(title="Weir control plane", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.services = services
-    install_errors(app)
     app.include_router(health_router)
     install_limits(app, services)
+    install_errors(app)
     for component in components:
         for router in component.routers:
             app.include_router(router)

@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from weir_controlplane.errors import (
     InvalidRequestError,
@@ -59,7 +59,7 @@ def error_response(error: WeirError) -> JSONResponse:
 
 
 def install_errors(app: FastAPI) -> None:
-    """Adds the error handlers to an application."""
+    """Adds the error handlers to an application, around all middleware that it has so far."""
     app.add_exception_handler(WeirError, _on_weir_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http)
@@ -67,7 +67,35 @@ def install_errors(app: FastAPI) -> None:
         app.add_exception_handler(kind, _on_database)
     for kind in DEFECTS:  # the more specific handler wins
         app.add_exception_handler(kind, _on_unexpected)
-    app.add_exception_handler(Exception, _on_unexpected)
+    app.add_middleware(_LastResort)
+
+
+class _LastResort:
+    """ASGI middleware: logs and answers what no handler took.
+
+    A handler of ``Exception`` would have the server log the error once more: Starlette answers and
+    raises it again.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def watched_send(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched_send)
+        except Exception as error:
+            if scope["type"] != "http":
+                raise
+            response = await _on_unexpected(Request(scope), error)
+            if not started:  # else the server sees an answer without its end, and hangs up
+                await response(scope, receive, send)
 
 
 async def _on_weir_error(request: Request, error: Exception) -> JSONResponse:

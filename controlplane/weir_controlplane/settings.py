@@ -9,38 +9,16 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Self
-from urllib.parse import urlsplit
 
-from pydantic import (
-    Field,
-    HttpUrl,
-    SecretStr,
-    TypeAdapter,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from weir_controlplane.addresses import DatabaseUrl, RedisUrl, WebUrl
 
 DAY_S = 86_400
 MAX_LIFE_S = 3650 * DAY_S
 MAX_COUNT = 2**53  # what JSON and the database hold exactly
 MIB_BYTES = 1 << 20
-
-
-_WEB_ADDRESS = TypeAdapter(HttpUrl)
-
-
-def _check_port(url: SecretStr | None) -> None:
-    """Checks that a URL's port is one; its own error would show the URL, with its password.
-
-    Raises:
-        ValueError: it is none.
-    """
-    try:
-        _ = None if url is None else urlsplit(url.get_secret_value()).port
-    except ValueError:
-        raise ValueError("must have a port of 0 to 65535, or none") from None
 
 
 class Settings(BaseSettings):
@@ -54,7 +32,7 @@ class Settings(BaseSettings):
         default=Path("weir-data"),
         description="Folder of the embedded database, of the files and of the first admin key.",
     )
-    database_url: SecretStr | None = Field(
+    database_url: DatabaseUrl | None = Field(
         default=None,
         description="sqlite+aiosqlite:///PATH or postgresql+asyncpg://USER:PASSWORD@HOST/NAME; "
         "default: weir.db in data_dir.",
@@ -74,7 +52,7 @@ class Settings(BaseSettings):
         description="Where files live, as fsspec reads it (file:///PATH, s3://BUCKET/PREFIX); "
         "default: files in data_dir.",
     )
-    redis_url: SecretStr | None = Field(
+    redis_url: RedisUrl | None = Field(
         default=None,
         description="redis://HOST:PORT/NUMBER for hints between replicas; default: none, "
         "replicas poll the database.",
@@ -84,9 +62,8 @@ class Settings(BaseSettings):
         description="File (mode 0600) that receives the first admin key; default: admin.key "
         "in data_dir.",
     )
-    public_url: str | None = Field(
+    public_url: WebUrl | None = Field(
         default=None,
-        pattern=r"^https?://[^\s?#]+$",
         description="Base URL by which users reach this API, for signed links; default: links are "
         "relative.",
     )
@@ -102,9 +79,8 @@ class Settings(BaseSettings):
         description="Tenant that has every namespace which is bound to nobody, made at start when "
         "missing; default: none, such namespaces are refused.",
     )
-    kubernetes_api_url: str | None = Field(
+    kubernetes_api_url: WebUrl | None = Field(
         default=None,
-        pattern=r"^https?://[^\s?#]+$",
         description="API server that is asked who bears a ServiceAccount token (TokenReview), in a "
         "cluster https://kubernetes.default.svc; default: none, only keys are taken.",
     )
@@ -286,33 +262,6 @@ class Settings(BaseSettings):
     def _split(cls, value: object) -> object:
         if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
-        return value
-
-    @field_validator("database_url")
-    @classmethod
-    def _known_database(cls, value: SecretStr | None) -> SecretStr | None:
-        schemes = ("sqlite+aiosqlite:///", "postgresql+asyncpg://")
-        if value is not None and not value.get_secret_value().startswith(schemes):
-            raise ValueError(f"must start with {' or '.join(schemes)}")
-        _check_port(value)
-        return value
-
-    @field_validator("redis_url")
-    @classmethod
-    def _known_redis(cls, value: SecretStr | None) -> SecretStr | None:
-        schemes = ("redis://", "rediss://", "unix://")
-        if value is not None and not value.get_secret_value().startswith(schemes):
-            raise ValueError(f"must start with {', '.join(schemes)}")
-        _check_port(value)
-        return value
-
-    @field_validator("public_url", "kubernetes_api_url")
-    @classmethod
-    def _web_address(cls, value: str | None) -> str | None:
-        try:
-            _ = None if value is None else _WEB_ADDRESS.validate_python(value)
-        except ValidationError:
-            raise ValueError("must be an http or https URL with a host") from None
         return value
 
     @model_validator(mode="after")

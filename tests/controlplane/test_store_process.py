@@ -5,18 +5,22 @@ from __future__ import annotations
 import logging
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 import structlog
+from fastapi import FastAPI
+from fastapi.responses import StreamingResponse
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
 from tests.controlplane.plane_process import is_ready, start
 from tests.controlplane.support import make_settings, running
 from tests.support.processes import free_port, wait_ready
+from tests.support.serving import serve
+from weir_controlplane.http import install_errors
 from weir_controlplane.logs import configure_logs
 from weir_controlplane.store.database import Database
 
@@ -87,8 +91,8 @@ def test_an_upload_that_runs_at_sigterm_is_finished(tmp_path: Path) -> None:
             "database_url: cannot be reached",
         ),
         (
-            {"database_url": "postgresql+asyncpg://a:b@127.0.0.1:{port}/x?sslmode=require"},
-            "database_url: PostgreSQL's driver has no option sslmode; it has",
+            {"database_url": "postgresql+asyncpg://a:b@127.0.0.1:{port}/x?ssl=maybe"},
+            "database_url: cannot be connected with: ",
         ),
     ],
 )
@@ -173,7 +177,31 @@ async def test_a_request_that_fails_unexpectedly_leaves_nothing_of_it_in_the_log
     assert answer.json()["error"]["message"] == "internal error; the log has the details"
     logged = capsys.readouterr().out
     assert "unexpected_error" in logged
-    assert "RuntimeError, raised at" in logged
+    assert logged.count("RuntimeError, raised at") == 1
+    assert "once upon" not in logged
+
+
+@pytest.mark.usefixtures("loggers")
+async def test_an_answer_that_breaks_off_is_told_once_and_is_no_whole_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    configure_logs("info")
+    app = FastAPI()
+    install_errors(app)
+
+    @app.get("/")
+    async def half() -> StreamingResponse:
+        async def content() -> AsyncIterator[bytes]:
+            yield b"half"
+            raise RuntimeError("once upon a time")
+
+        return StreamingResponse(content())
+
+    async with serve(app) as url, httpx.AsyncClient() as client:
+        with pytest.raises(httpx.RemoteProtocolError):
+            await client.get(url)
+    logged = capsys.readouterr().out
+    assert logged.count("RuntimeError, raised at") == 1
     assert "once upon" not in logged
 
 

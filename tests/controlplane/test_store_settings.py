@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,34 @@ def test_a_wrong_setting_is_named(
     with pytest.raises(ValidationError) as caught:
         Settings()
     assert [error["loc"] for error in caught.value.errors()] == [(field,)]
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("sqlite+aiosqlite:///", "SQLite needs a file"),
+        ("sqlite+aiosqlite:///:memory:", "SQLite needs a file"),
+        ("sqlite+aiosqlite:///x.db?timeout=long", "option timeout: .*'long'; correct it or leave"),
+        ("sqlite+aiosqlite:///x.db?timeout=1&timeout=2", "option timeout: "),
+        ("sqlite+aiosqlite:///x.db?wait=1", "SQLite's driver has no option wait; it has .*timeout"),
+        ("postgresql+asyncpg://db/weir?port=a", "option port: "),
+        ("postgresql+asyncpg://db/weir?sslmode=require", "no option sslmode; it has .*ssl"),
+        ("postgresql+asyncpg://weir:hunter2@db:a/weir", "must have a port of 0 to 65535, or none"),
+        ("postgresql+asyncpg://weir:hunter2@db:/weir", "must have a port of 0 to 65535, or none"),
+    ],
+)
+def test_what_is_wrong_with_a_database_url_is_said_and_the_url_is_not(url: str, why: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Settings(database_url=SecretStr(url))
+    (error,) = caught.value.errors()
+    assert error["loc"] == ("database_url",)
+    assert re.search(why, error["msg"])
+    assert "hunter2" not in str(caught.value)
+
+
+def test_options_that_the_driver_has_are_taken() -> None:
+    url = "postgresql+asyncpg://db/weir?ssl=require&host=a:1&host=b:2"
+    assert Settings(database_url=SecretStr(url)).database == url
 
 
 def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ import threading
 import time
 import weakref
 from collections.abc import AsyncIterator
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +34,13 @@ _SQLITE_PRAGMAS = (
     "PRAGMA foreign_keys=ON",
     "PRAGMA busy_timeout=30000",
 )
-_POSTGRES_OPTIONS = frozenset(
-    {*signature(asyncpg.connect).parameters, "prepared_statement_cache_size"}
-) - {"dsn", "loop", "connection_class", "record_class"}
 _WRITES = "weir_writes"
 _IDLE_SINCE = "weir_idle_since"
 _FRESH_S = 1.0
 _JOIN_S = 5.0
 _ASK_AGAIN_S = 1.0
 _NOT_YET = (OSError, asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError)
+_REFUSALS = (DBAPIError, asyncpg.PostgresError, asyncpg.InterfaceError, TypeError, ValueError)
 _log = structlog.get_logger(__name__)
 
 OUTAGES: tuple[type[Exception], ...] = (
@@ -82,16 +79,8 @@ class Database:
             "hide_parameters": True,  # errors are logged: they carry no values of users
         }
         if self.dialect == "sqlite":
-            if not parsed.database or parsed.database == ":memory:":
-                raise ValueError("database_url: SQLite needs a file, as sqlite+aiosqlite:///PATH")
-            self._lock = ProcessLock(Path(parsed.database))
+            self._lock = ProcessLock(Path(str(parsed.database)))
         else:
-            unknown = sorted(parsed.query.keys() - _POSTGRES_OPTIONS)
-            if unknown:
-                raise ValueError(
-                    f"database_url: PostgreSQL's driver has no option {', '.join(unknown)}; it has "
-                    f"{', '.join(sorted(_POSTGRES_OPTIONS))}"
-                )
             # Work leases are fenced, so a statement may be cut off; a hung server must not hang us.
             options |= {"connect_args": {"command_timeout": 60, "timeout": 10}}
         self.engine: AsyncEngine = create_async_engine(url, **options)
@@ -110,6 +99,7 @@ class Database:
             DatabaseInUseError: another process holds this SQLite database.
             SchemaTooNewError: the schema no longer supports this release.
             ConnectionError: the server does not answer in time.
+            ValueError: it refuses what the URL says.
         """
         if self._lock is not None:
             self._lock.acquire()
@@ -124,6 +114,7 @@ class Database:
         deadline_s = time.monotonic() + wait_s
         while True:
             try:
+                await self._connect()
                 async with self.transaction() as session:
                     connection = await session.connection()
                     await connection.run_sync(migrate)
@@ -134,6 +125,16 @@ class Database:
                 await asyncio.sleep(_ASK_AGAIN_S)
             else:
                 return
+
+    async def _connect(self) -> None:
+        try:
+            async with self.engine.connect():
+                pass
+        except _NOT_YET:
+            raise
+        except _REFUSALS as error:
+            why = getattr(error, "orig", None) or error
+            raise ValueError(f"database_url: cannot be connected with: {why}") from error
 
     async def close(self) -> None:
         """Closes every connection and gives the process lock back."""
