@@ -21,6 +21,10 @@ from weir_agent.chunks.spool import Sealed
 
 # 401 and 403 too: tokens are rotated, pods registered and keys replaced a little late.
 RETRY_STATUS = frozenset({401, 403, 408, 425, 429, 500, 502, 503, 504, 507})
+_REMEDIES = {
+    401: "check WEIR_CONTROL_PLANE_KEY or WEIR_CONTROL_PLANE_TOKEN_FILE",
+    403: "check that WEIR_CONTROL_PLANE_KEY is of scope agent, and WEIR_AGENT_ID the one it is for",
+}
 UNREADABLE = "unreadable_reply"
 TOKEN_KEPT_S = 30.0
 MAX_ERROR_CHARACTERS = 300
@@ -191,12 +195,16 @@ class HttpControlPlane:
         try:
             response = await self._client.send(request)
         except httpx.HTTPError as error:
-            raise ControlPlaneError(f"{type(error).__name__}: {error}", retry=True) from error
+            where = f"{request.url.netloc.decode()}, of WEIR_CONTROL_PLANE_URL"
+            raise ControlPlaneError(
+                f"{type(error).__name__}: {error} (at {where})", retry=True
+            ) from error
         if response.is_success:
             return response
         code, message = _error_of(response)
+        remedy = _REMEDIES.get(response.status_code)
         raise ControlPlaneError(
-            f"{response.status_code} {code}: {message}",
+            f"{response.status_code} {code}: {message}" + (f" ({remedy})" if remedy else ""),
             retry=response.status_code in RETRY_STATUS,
             code=code or str(response.status_code),
             retry_after_s=_retry_after_s(response),

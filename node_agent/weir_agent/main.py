@@ -12,6 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn
 
@@ -91,13 +92,18 @@ def _require_model(engine_args: Sequence[str]) -> None:
     """Looks for what vLLM would fill with a model of its own, before anything heavy is imported.
 
     Raises:
-        SettingsError: no model is named.
+        SettingsError: no model is named, or a folder that is not there.
     """
-    if not any(part == "--model" or part.startswith("--model=") for part in engine_args):
+    after = dict(pairwise((*engine_args, "")))
+    given = [part.removeprefix("--model=") for part in engine_args if part.startswith("--model=")]
+    model = after.get("--model", given[-1] if given else None)
+    if model is None:
         raise SettingsError(
             "engine_args: --model is missing: give the folder or the name of a model "
             "(set WEIR_ENGINE_ARGS)"
         )
+    if model.startswith(("/", "./", "../")) and not Path(model).exists():
+        raise SettingsError(f"engine_args: --model: there is no {model} (set WEIR_ENGINE_ARGS)")
 
 
 def _require_vllm() -> None:

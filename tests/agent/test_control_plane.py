@@ -26,6 +26,16 @@ async def test_a_redirect_is_told_with_its_remedy() -> None:
 
 
 @pytest.mark.parametrize(
+    ("status", "setting"), [(401, "WEIR_CONTROL_PLANE_KEY"), (403, "WEIR_AGENT_ID")]
+)
+async def test_a_wrong_key_is_told_with_its_setting(status: int, setting: str) -> None:
+    error = {"message": "no", "code": "invalid_api_key"}
+    with pytest.raises(ControlPlaneError, match=rf"{status} invalid_api_key: no .*{setting}") as no:
+        await lines_of(httpx.Response(status, json={"error": error}))
+    assert no.value.retry
+
+
+@pytest.mark.parametrize(
     "content", [b"<html>a proxy</html>", b"7\n", b'{"line": 0, "url": "/v1", "body": {}}\n']
 )
 async def test_a_page_that_cannot_be_read_is_asked_for_again(content: bytes) -> None:

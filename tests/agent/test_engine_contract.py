@@ -56,14 +56,24 @@ def test_vllm_keeps_the_contract(model: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.vllm
-def test_wrong_engine_args_are_told_in_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("engine_args", "said"),
+    [
+        ("--max-num-seqs 4", "--model is missing"),
+        ("--max-num-seqs 4 --model /nowhere/llama", "--model: there is no /nowhere/llama"),
+        ("--model=./nowhere", "--model: there is no ./nowhere"),
+    ],
+)
+def test_wrong_engine_args_are_told_in_one_line(
+    tmp_path: Path, engine_args: str, said: str
+) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "weir_cli", "serve", "agent"],
         env={
             **ENVIRONMENT,
             "WEIR_PORT": "0",
             "WEIR_DATA_DIR": str(tmp_path / "data"),
-            "WEIR_ENGINE_ARGS": "--max-num-seqs 4",
+            "WEIR_ENGINE_ARGS": engine_args,
         },
         capture_output=True,
         text=True,
@@ -72,6 +82,6 @@ def test_wrong_engine_args_are_told_in_one_line(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("error: engine_args: --model is missing")
+    assert last.startswith(f"error: engine_args: {said}")
     assert "WEIR_ENGINE_ARGS" in last
     assert "Traceback" not in done.stderr
