@@ -18,8 +18,8 @@ from rich.progress import (
 
 from weir_cli.errors import CliError
 
-out = Console(soft_wrap=True, highlight=False)
-err = Console(stderr=True, soft_wrap=True, highlight=False)
+out = Console(soft_wrap=True, highlight=False, emoji=False)  # users name things with colons
+err = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
 
 
 def show_error(error: CliError) -> None:
