@@ -116,6 +116,9 @@ def nonnegative(gram: Array, moment: Array, likely: NDArray[np.bool_] | None = N
 def _solution(gram: Array, moment: Array, free: NDArray[np.bool_]) -> Array:
     """The x that minimises it where only those that are ``free`` may differ from 0."""
     solution = np.zeros(len(moment))
+    if np.count_nonzero(free) == len(moment):
+        solution[:] = np.linalg.solve(gram, moment)
+        return solution
     places = np.flatnonzero(free)
     solution[places] = np.linalg.solve(gram[places[:, None], places], moment[places])
     return solution

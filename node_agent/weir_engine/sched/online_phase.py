@@ -119,8 +119,11 @@ class OnlinePhase:
         if self._pace is not None and decoding:
             cumulative_s = min(self._pace.next_s(r, now_s) for r in decoding)
         waiting = self._waiting(draft)
-        first = [r.arrival_s for r in [*prefilling, *waiting] if r.output_tokens == 0]
-        resuming = len([r for r in waiting if r.output_tokens])
+        first: list[float] = []
+        resuming = 0
+        if prefilling or waiting:  # in most steps all have their first token
+            first = [r.arrival_s for r in [*prefilling, *waiting] if r.output_tokens == 0]
+            resuming = len([r for r in waiting if r.output_tokens])
         shape = draft.shape
         return OnlineLoad(
             now_s=now_s,

@@ -253,11 +253,15 @@ class Scheduler:
             next_s = state.lane.next_s
             if next_s is not None:
                 idle_s = min(inf if idle_s is None else idle_s, max(next_s - load.now_s, 0.0))
-        predicted_s = 0.0 if shape.is_empty else self._model.predict(shape)
+        if shape is online_shape and self._packing is None:
+            predicted_s = load.base_s  # the same step
+        else:
+            predicted_s = 0.0 if shape.is_empty else self._model.predict(shape)
         if taken.counts:
             predicted_s = max(predicted_s, self._model.fixed_s) + taken.seconds
-        offline = state.offline_waiting or state.running_offline or state.on_cpu
-        waits = not (draft.work or taken.counts) and offline
+        waits = not (draft.work or taken.counts) and (
+            state.offline_waiting or state.running_offline or state.on_cpu
+        )
         return StepPlan(
             step=state.step + 1,
             now_s=load.now_s,
@@ -270,7 +274,7 @@ class Scheduler:
             limit_s=limit.seconds,
             limit_reason=limit.reason,
             idle_s=idle_s if waits else None,
-            refused=tuple(sorted(draft.refused)),
+            refused=tuple(sorted(draft.refused)) if draft.refused else (),
             recall=tuple(draft.recall),
             restore=tuple(draft.restore),
             piggyback=taken.counts,

@@ -1,11 +1,11 @@
 """After a step: what it took, who paid for it, and what the accounts and the model learn."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from weir_engine.latency.features import EMPTY_SHAPE
 from weir_engine.latency.models import LatencyModel
 from weir_engine.request import Request
-from weir_engine.sched.account import StepTimes
+from weir_engine.sched.account import Account, StepTimes
 from weir_engine.sched.budget import StepBudget
 from weir_engine.sched.pace import Pace
 from weir_engine.sched.plan import StepOutcome, StepPlan
@@ -73,6 +73,8 @@ class Settlement:
     def tokens(self, outcome: StepOutcome) -> None:
         """The step's tokens: to their requests, and their latencies to the accounts."""
         requests, on_cpu, ended_s = self._state.requests, self._state.on_cpu, outcome.ended_s
+        accounts = self._budget.accounts
+        online_tokens = 0
         for request_id, tokens in outcome.tokens.items():
             request = requests.get(request_id)
             if request is None or not tokens:
@@ -80,21 +82,23 @@ class Settlement:
             if on_cpu and request_id in on_cpu:
                 count_on_cpu(self._state, request, tokens)
             if request.is_online:
-                self._online_token(request, tokens, ended_s)
+                online_tokens += tokens
+                self._online_token(request, accounts, ended_s)
             if request.first_token_s is None:
                 request.first_token_s = ended_s
             request.last_token_s = ended_s
+        self._state.counters.online_tokens += online_tokens
 
-    def _online_token(self, request: Request, tokens: int, now_s: float) -> None:
-        accounts = self._budget.accounts
-        self._state.counters.online_tokens += tokens
+    def _online_token(self, request: Request, accounts: Sequence[Account], now_s: float) -> None:
         if request.first_token_s is None:
             for account in accounts:
                 account.on_first_token(now_s - request.arrival_s, request.offline_delay_s)
         elif request.last_token_s is not None:
             for account in accounts:
                 account.on_token(now_s - request.last_token_s, self._last_offline_s)
-        late_s = None if self._pace is None else self._pace.late_s(request, now_s)
+        if self._pace is None:
+            return
+        late_s = self._pace.late_s(request, now_s)
         if late_s is not None:
             for account in accounts:
                 account.on_lateness(late_s)

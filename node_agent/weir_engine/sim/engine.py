@@ -191,20 +191,20 @@ class SimEngine:
         for request_id, tokens, admitted, hit_tokens, _ in plan.work:  # the hot loop of a run
             running = known[request_id]
             request = running.request
-            computed = hit_tokens if admitted else request.computed_tokens
-            end = computed + tokens
-            left = request.prompt_tokens + request.output_tokens - end
-            if tokens > 1 or admitted or request_id in restore:
+            if tokens == 1 and not admitted and request_id not in restore:  # nearly all: decodes
+                computed = request.computed_tokens
+                if computed % size == 0:
+                    growing.append(request)
+            else:
                 kv.extend(growing)
                 growing = []
                 if request_id in restore:
                     slots += kv.restore(request)
-                hit = PrefixHit(tokens=hit_tokens, free_blocks=0) if admitted else None
-                kv.allocate(request, new_tokens=tokens, hit=hit)
-            elif computed % size == 0:
-                growing.append(request)
+                computed = self._allocate(request, tokens, hit_tokens if admitted else None)
+            end = computed + tokens
             if tokens > 1 or end % size == 0:
                 filled.append(request)
+            left = request.prompt_tokens + request.output_tokens - end
             if left == 0:
                 yields.append(request_id)
             elif left < 0:
@@ -221,6 +221,15 @@ class SimEngine:
                 running.served_tokens = end
         kv.extend(growing)
         return _Batch(parts, online, yields, filled, _tokens(parts, online, served), slots)
+
+    def _allocate(self, request: Request, tokens: int, hit_tokens: int | None) -> int:
+        """Blocks for more than a decode takes; answers what is computed before. None: it runs."""
+        if hit_tokens is None:
+            self.kv.allocate(request, new_tokens=tokens)
+            return request.computed_tokens
+        hit = PrefixHit(tokens=hit_tokens, free_blocks=0)
+        self.kv.allocate(request, new_tokens=tokens, hit=hit)
+        return hit_tokens
 
     def _times(
         self, plan: StepPlan, parts: list[_Part], online: list[_Part]
@@ -269,7 +278,8 @@ class SimEngine:
     def finish(self, executed: Executed, ended_s: float) -> list[Running]:
         """Cache what was computed, hand out tokens; returns the requests that ended."""
         size = self.kv.block_size_tokens
-        self.kv.commit_all(executed.filled)
+        if executed.filled:
+            self.kv.commit_all(executed.filled)
         self._copied_out = self.kv.settle()
         ended = []
         known = self._known

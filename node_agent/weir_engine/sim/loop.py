@@ -200,19 +200,20 @@ class Simulation:
     def _record(self, plan: StepPlan, executed: Executed, ended_s: float) -> None:
         online, computed, served, decoded = executed.tokens
         on_cpu = len(executed.on_cpu)
-        self._preemptions += len([gone for gone in plan.preempt if not gone.to_cpu])
+        if plan.preempt:
+            self._preemptions += len([gone for gone in plan.preempt if not gone.to_cpu])
         self._steps.append(
             StepRecord(
-                started_s=self._clock.now_s - executed.seconds,
-                ended_s=ended_s,
-                predicted_s=plan.predicted_s,
-                online_tokens=online,
-                offline_computed_tokens=computed + on_cpu,
-                offline_served_tokens=served + on_cpu,
-                offline_decoded_tokens=decoded + on_cpu,
-                cpu_tokens=on_cpu,
-                online_s=executed.online_s,
-                limit_reason=plan.limit_reason,
+                self._clock.now_s - executed.seconds,
+                ended_s,
+                plan.predicted_s,
+                online,
+                computed + on_cpu,
+                served + on_cpu,
+                executed.online_s,
+                plan.limit_reason,
+                decoded + on_cpu,
+                on_cpu,
             )
         )
 

@@ -51,13 +51,13 @@ class Interference:
 def batch_of(parts: Parts) -> StepBatch:
     """The counts of a step. A part of one token is a decode: it reads its whole context."""
     held = [done for n, done, _ in parts if n == 1]
-    decodes = len(held)
-    prefills = []
+    tokens = decodes = len(held)
+    prefills: list[tuple[int, int]] = []
     if decodes < len(parts):
         prefills = [(n, done) for n, done, _ in parts if n != 1]
+        tokens += sum(n for n, _ in prefills)
     if not decodes:
-        return StepBatch(sum(n for n, _ in prefills), prefills, 0, 0, 0, 0)
-    tokens = decodes + sum(n for n, _ in prefills)
+        return StepBatch(tokens, prefills, 0, 0, 0, 0)
     # A decode also attends to the token that it computes.
     return StepBatch(tokens, prefills, decodes, sum(held) + decodes, min(held) + 1, max(held) + 1)
 

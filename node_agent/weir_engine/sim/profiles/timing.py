@@ -1,7 +1,7 @@
 """Seconds of a step on one kind of hardware, by what limits them. Tables in, seconds out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import sqrt
 from typing import NamedTuple, Protocol
 
@@ -105,6 +105,15 @@ class Links:
         return total
 
 
+class _DenseTime(NamedTuple):
+    """The parts of a step's time that its tokens alone decide."""
+
+    dense_s: float
+    weights_s: float
+    network_s: float
+    variance_us2: float  # of a layer
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelTiming:
     """A step from its kernels: dense layers by table, attention, per-sequence cost, links.
@@ -121,25 +130,46 @@ class KernelTiming:
     links: Links
     fixed_s: float
     request_s: float
+    _by_tokens: dict[int, _DenseTime] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
+    _by_sequences: dict[int, float] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
 
     def step(self, batch: StepBatch) -> StepTime:
         """The time of a step."""
-        tokens = max(batch.tokens, 1)
+        tokens = batch.tokens or 1
         sequences = len(batch.prefills) + batch.decodes
+        dense = self._by_tokens.get(tokens) or self._dense_time(tokens)
+        dense_s, weights_s, network_s, variance_us2 = dense
+        head_s = self._by_sequences.get(sequences)
+        if head_s is None:
+            head_s = self._by_sequences[sequences] = self.head.us(max(sequences, 1)) * 1e-6
         prefill_us, decode_us, attention_std_us = self.attention.us(batch)
-        dense_us = self.dense.layer.us(tokens)
         layers = self.layers * 1e-6
-        dense_std_us = self.dense.layer_std.us(tokens)
         return StepTime(
             self.fixed_s + self.request_s * sequences,
-            dense_us * layers + self.dense.embedding.time.us(tokens) * 1e-6,
-            self.dense.layer.values[0] * layers,
+            dense_s,
+            weights_s,
             prefill_us * layers,
             decode_us * layers,
-            self.head.us(max(sequences, 1)) * 1e-6,
-            self.links.us(tokens, self.layers) * 1e-6,
-            sqrt(dense_std_us * dense_std_us + attention_std_us * attention_std_us) * layers,
+            head_s,
+            network_s,
+            sqrt(variance_us2 + attention_std_us * attention_std_us) * layers,
         )
+
+    def _dense_time(self, tokens: int) -> _DenseTime:
+        """What a step's tokens take whoever has them; kept, for a run has few counts of tokens."""
+        layers = self.layers * 1e-6
+        std_us = self.dense.layer_std.us(tokens)
+        made = self._by_tokens[tokens] = _DenseTime(
+            self.dense.layer.us(tokens) * layers + self.dense.embedding.time.us(tokens) * 1e-6,
+            self.dense.layer.values[0] * layers,
+            self.links.us(tokens, self.layers) * 1e-6,
+            std_us * std_us,
+        )
+        return made
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
