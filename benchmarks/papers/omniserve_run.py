@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -21,7 +20,6 @@ from benchmarks.papers.omniserve_workload import (
 from weir_engine.config import EngineShape, Policy
 from weir_engine.kv.eviction import LruEviction
 from weir_engine.kv.manager import KvManager
-from weir_engine.latency.models import LatencyModel
 from weir_engine.presets import SEATS, build_scheduler
 from weir_engine.sim.baselines import AimdSettings, AimdWindow, StockScheduler
 from weir_engine.sim.cpu_attention_cost import CpuAttentionCost
@@ -87,7 +85,7 @@ def simulate(setup: Setup, arm: str, chunk: int = 2048, *, refuse: bool = False)
     simulation = replica.simulation(
         online=online_of(setup),
         offline=offline,
-        planner=_planner(setup, replica, arm, lane, refuse=refuse),
+        planner=_planner(replica, arm, lane, refuse=refuse),
         lane=lane,
     )
     result = simulation.run(until_s=setup.window_s)
@@ -125,9 +123,7 @@ def _replica(setup: Setup, profile: HardwareProfile, arm: str, chunk: int, hosts
     )
 
 
-def _planner(
-    setup: Setup, replica: Replica, arm: str, lane: AttentionLane | None, *, refuse: bool
-) -> Factory:
+def _planner(replica: Replica, arm: str, lane: AttentionLane | None, *, refuse: bool) -> Factory:
     shape = replica.shape
     if arm == "aimd":
         return lambda shape, kv: StockScheduler(
@@ -140,7 +136,8 @@ def _planner(
         )
     preset = "omniserve" if arm == "neo-like" else arm
     name = {"neo-like": "attention", "weir": "modulewise"}.get(arm, SEATS[preset].model)
-    model = _model(replace(replica, model=name), setup.profile)
+    # What an agent measures at start does not depend on the workload: the same for every seed.
+    model = replace(replica, model=name, seed=0).latency_model()
 
     def make(shape: EngineShape, kv: KvManager) -> Planner:
         return build_scheduler(
@@ -155,18 +152,6 @@ def _planner(
         )
 
     return make
-
-
-_PROFILED: dict[tuple[str, str, int, str], LatencyModel] = {}
-
-
-def _model(replica: Replica, profile: str) -> LatencyModel:
-    """Profiled once a process: what an agent measures at start does not depend on the workload."""
-    cost = type(replica.cost).__name__
-    key = (profile, replica.model, replica.shape.max_batched_tokens, cost)
-    if key not in _PROFILED:
-        _PROFILED[key] = replace(replica, seed=0).latency_model()
-    return copy.deepcopy(_PROFILED[key])
 
 
 # -- judging ----------------------------------------------------------------------------------

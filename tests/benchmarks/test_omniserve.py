@@ -59,6 +59,12 @@ def test_every_arm_serves_online_requests_and_batch_work(setup: Setup, arm: str)
     assert 0 <= found.attainment <= min(found.ttft, found.tpot) <= 1
 
 
+@pytest.mark.parametrize("arm", ["omniserve", "weir"])
+def test_a_run_learns_nothing_from_the_one_before(setup: Setup, arm: str) -> None:
+    shorter = replace(setup, window_s=3.0)
+    assert simulate(shorter, arm, 256) == simulate(shorter, arm, 256)
+
+
 def test_a_rate_that_changes_keeps_the_mean(setup: Setup) -> None:
     longer = replace(setup, window_s=2000.0)
     steady, changing = len(online_of(longer)), len(online_of(replace(longer, change_s=5.0)))
