@@ -25,6 +25,7 @@ from weir_engine.sched.benefit import BenefitSelection
 from weir_engine.sched.budget import SloBudget, StaticBudget, StepBudget
 from weir_engine.sched.cpu_lane import CpuLaneView
 from weir_engine.sched.cumulative_budget import CumulativeBudget
+from weir_engine.sched.fewest_late import FewestLate
 from weir_engine.sched.gathering import PromptGathering
 from weir_engine.sched.listener import StepListener
 from weir_engine.sched.order import Fcfs, OnlineOrder
@@ -76,6 +77,7 @@ class Preset:
     keep_room: bool = False
     stagger_prompts: bool = True
     full_bursts: bool = False
+    fewest_late: bool = False
     packing: Callable[[Parts], PackingFactory] | None = None
     manager: Callable[..., KvManager] = KvManager
 
@@ -125,6 +127,11 @@ def _has_ttft_tail(slos: Sequence[Slo]) -> bool:
     return any(slo.metric is Metric.TTFT and not slo.is_mean for slo in slos)
 
 
+def _fewest_late(slos: Sequence[Slo]) -> FewestLate | None:
+    tails = [s.threshold_s for s in slos if s.metric is Metric.TTFT and not s.is_mean]
+    return FewestLate(min(tails)) if tails else None
+
+
 def _has_ttft_mean(slos: Sequence[Slo]) -> bool:
     return any(slo.metric is Metric.TTFT and slo.is_mean for slo in slos)
 
@@ -160,6 +167,7 @@ SEATS: dict[str, Preset] = {
         gather_prompts=True,
         keep_room=True,
         full_bursts=True,
+        fewest_late=True,
     ),
     "hygen": Preset(
         source="HyGen §4",
@@ -280,10 +288,11 @@ def build_scheduler(  # noqa: PLR0913 - the composition root
         swap=swap or SwapModel(),
     )
     pool = pool if pool is not None else seats.pool(parts)
-    order = order if order is not None else seats.order()
     refuses = seats.admission if may_refuse else None
     admission = None if refuses is None else refuses(parts)
     gathering = PromptGathering(parts.model) if seats.gather_prompts else None
+    late = _fewest_late(slos) if seats.fewest_late and order is None else None
+    order = order if order is not None else seats.order()
     filled: tuple[object, ...] = (order, pool, admission, gathering)
     return Scheduler(
         shape=shape,
@@ -302,6 +311,7 @@ def build_scheduler(  # noqa: PLR0913 - the composition root
             keeps_room=seats.keep_room and (lane is not None or _has_ttft_tail(slos)),
             stagger_prompts=seats.stagger_prompts,
             joins_beside_decodes=seats.full_bursts and not _has_ttft_mean(slos),
+            fewest_late=late,
             swap=parts.swap,
             packing=None if seats.packing is None else seats.packing(parts),
         ),

@@ -22,6 +22,8 @@ _LONGEST_STEPS = 20.0
 # Online prefill always gets this many fixed costs over the decoders' own time: where an objective
 # cannot be met, prompts must not starve for it.
 _PREFILL_STEPS = 1.0
+# Where only percentiles of TBT count that would itself make tokens late: no more than it takes.
+_PREFILL_STEPS_OF_TBT = 0.3
 
 
 class StepBudget(Protocol):
@@ -90,6 +92,8 @@ class SloBudget:
         }
         self._ordered = tuple(self._accounts.values())
         self._longest_s = longest_s
+        only_tbt = all(slo.metric is Metric.TBT and not slo.is_mean for slo in slos)
+        self._prefill_steps = _PREFILL_STEPS_OF_TBT if slos and only_tbt else _PREFILL_STEPS
         self._tail_s = min(
             (s.threshold_s for s in slos if s.metric is not Metric.TTFT and not s.is_mean),
             default=0.0,
@@ -108,7 +112,7 @@ class SloBudget:
     def prefill_limit(self, load: OnlineLoad) -> float:
         """The tightest, with some room kept for prefill whatever the decoders take."""
         limit_s = min((a.prefill_limit(load) for a in self._ordered), default=inf)
-        return max(limit_s, load.base_s + _PREFILL_STEPS * load.idle_step_s)
+        return max(limit_s, load.base_s + self._prefill_steps * load.idle_step_s)
 
     def step_limit(self, load: OnlineLoad) -> StepLimit:
         """The tightest; ties go to the objective named first."""

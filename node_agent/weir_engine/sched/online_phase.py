@@ -13,11 +13,12 @@ from weir_engine.sched.account import OnlineLoad
 from weir_engine.sched.both_ends import BothEnds
 from weir_engine.sched.budget import StepBudget
 from weir_engine.sched.draft import StepDraft
+from weir_engine.sched.fewest_late import FewestLate
 from weir_engine.sched.order import OnlineOrder
 from weir_engine.sched.pace import Pace
 from weir_engine.sched.plan import Work
 from weir_engine.sched.preemption import offline_victims, online_victim
-from weir_engine.sched.prompt_queue import queue_s
+from weir_engine.sched.prompt_queue import queue_s, token_s
 from weir_engine.sched.state import SchedulerState
 
 _MEDIAN = 0.5
@@ -49,8 +50,11 @@ class OnlinePhase:
         ends: BothEnds,
         stagger_prompts: bool = False,
         joins_beside_decodes: bool = False,
+        fewest_late: FewestLate | None = None,
     ) -> None:
-        """``stagger_prompts``: a prompt that ends in a long step keeps the others out of it.
+        """``fewest_late``, where it is there, orders prompts instead of ``order``.
+
+        ``stagger_prompts``: a prompt that ends in a long step keeps the others out of it.
 
         Long is more than some fixed costs, or, with ``joins_beside_decodes``, more than some steps
         of its decodes alone.
@@ -63,6 +67,7 @@ class OnlinePhase:
         self._ends = ends
         self._stagger_prompts = stagger_prompts
         self._joins_beside_decodes = joins_beside_decodes
+        self._fewest_late = fewest_late
 
     def fill(self, draft: StepDraft, now_s: float) -> OnlineLoad:
         """Add the online work; answers with the load that it makes."""
@@ -167,23 +172,43 @@ class OnlinePhase:
         self, draft: StepDraft, running: list[Request], load: OnlineLoad, now_s: float
     ) -> None:
         limit_s = self._prefill_limit(draft, running, load)
-        for request in self._order.order(running, now_s):
-            if request.id in draft.preempted:
-                continue
-            tokens = self._chunk(draft, request, request.computed_tokens, limit_s)
-            if tokens == 0:
-                continue
-            blocks = draft.blocks_for(request.computed_tokens, tokens)
-            if blocks > draft.blocks_left and not self._make_room(draft, request, blocks):
-                draft.lacks_room = True
-                continue
-            draft.take_blocks(blocks, offline=False)
-            work = Work(request_id=request.id, tokens=tokens, reason="online-prefill")
-            draft.ends_prompt |= tokens == request.remaining_tokens
-            draft.add_prefill(work, request.computed_tokens)
-        for request in self._order.order(self._waiting(draft), now_s):
-            if not self._admit(draft, request, limit_s):
-                break
+        admits = True
+        for request in self._ranked(draft, running, limit_s, now_s):
+            if request.id not in self._state.running_online:
+                admits = admits and self._admit(draft, request, limit_s)
+            elif request.id not in draft.preempted:
+                self._go_on(draft, request, limit_s)
+
+    def _ranked(
+        self, draft: StepDraft, running: list[Request], limit_s: float, now_s: float
+    ) -> list[Request]:
+        """Prompts that are begun or wait, the one to serve first at the front."""
+        waiting = self._waiting(draft)
+        if self._fewest_late is None:
+            return [*self._order.order(running, now_s), *self._order.order(waiting, now_s)]
+        if len(running) + len(waiting) < 2:
+            return [*running, *waiting]
+        most, decodes = self._state.shape.max_batched_tokens, draft.decode_shape
+        each_s = token_s(self._model, decodes, limit_s=limit_s, step_tokens=most)
+        return self._fewest_late.order([*running, *waiting], now_s, each_s, self._tokens_left)
+
+    def _tokens_left(self, request: Request) -> int:
+        if request.id in self._state.running_online:
+            return request.remaining_tokens
+        return request.known_tokens - self._state.kv.hit(request).tokens
+
+    def _go_on(self, draft: StepDraft, request: Request, limit_s: float) -> None:
+        tokens = self._chunk(draft, request, request.computed_tokens, limit_s)
+        if tokens == 0:
+            return
+        blocks = draft.blocks_for(request.computed_tokens, tokens)
+        if blocks > draft.blocks_left and not self._make_room(draft, request, blocks):
+            draft.lacks_room = True
+            return
+        draft.take_blocks(blocks, offline=False)
+        work = Work(request_id=request.id, tokens=tokens, reason="online-prefill")
+        draft.ends_prompt |= tokens == request.remaining_tokens
+        draft.add_prefill(work, request.computed_tokens)
 
     def _prefill_limit(
         self, draft: StepDraft, prefilling: list[Request], load: OnlineLoad

@@ -51,6 +51,12 @@ def queue_s(
     return seconds + (model.predict(_beside(decodes, rest, share)) if rest else 0.0)
 
 
+def token_s(model: LatencyModel, decodes: StepShape, *, limit_s: float, step_tokens: int) -> float:
+    """Seconds of a full step beside ``decodes`` for each of its prompt tokens."""
+    fill = max(model.max_prefill_tokens(decodes, 0, limit_s, _MEDIAN, step_tokens), 1)
+    return model.predict(_beside(decodes, fill, fill / 2)) / fill
+
+
 def beside_prompts_s(
     load: OnlineLoad, *, threshold_s: float, headroom_s: float, share: float = _SHARE_OF_SLACK
 ) -> float:

@@ -56,6 +56,7 @@ class Scheduler:
         policy: Policy = ONLINE_ONLY,
     ) -> None:
         model, budget = seats.model, seats.budget
+        self._fewest_late = seats.fewest_late
         self._state = SchedulerState(
             shape=shape, kv=kv, pool=seats.pool, lane=seats.lane, policy=policy
         )
@@ -80,6 +81,7 @@ class Scheduler:
             # It shortens the first token's wait at the next tokens' expense.
             stagger_prompts=seats.stagger_prompts and any(s.metric is Metric.TTFT for s in slos),
             joins_beside_decodes=seats.joins_beside_decodes,
+            fewest_late=seats.fewest_late,
         )
         self._room = OnlineRoom(self._state, both_ends=ends.there) if seats.keeps_room else None
         self._offline = OfflinePhase(
@@ -117,6 +119,8 @@ class Scheduler:
         self._state.policy = policy
         if isinstance(self._budget, SloBudget):
             self._budget.set_client_delay(dict(policy.client_delay_s))
+        if self._fewest_late is not None:
+            self._fewest_late.set_client_delay(policy.client_delay_s.get(Metric.TTFT.value, 0.0))
 
     def add(self, request: Request) -> None:
         """A request arrives.

@@ -8,6 +8,7 @@ from weir_engine.latency.swap import SwapModel
 from weir_engine.sched.admission import Admission
 from weir_engine.sched.budget import StepBudget
 from weir_engine.sched.cpu_lane import CpuLaneView
+from weir_engine.sched.fewest_late import FewestLate
 from weir_engine.sched.gathering import PromptGathering
 from weir_engine.sched.listener import StepListener
 from weir_engine.sched.order import OnlineOrder
@@ -31,6 +32,7 @@ class Seats:
     with ``keeps_room`` they leave blocks free for online requests.
     ``stagger_prompts``: where TTFT has an objective, a prompt that ends in a long step keeps other
     online prompts out of it, in a longer one only where prompts have ``joins_beside_decodes``.
+    ``fewest_late`` (None: nobody) orders online prompts instead of ``order``.
     ``swap`` is what copying KV slots back takes, where blocks are filled from both ends.
     ``packing`` (None: the two phases) puts both classes into a step at once.
     """
@@ -47,5 +49,6 @@ class Seats:
     keeps_room: bool = False
     stagger_prompts: bool = True
     joins_beside_decodes: bool = False
+    fewest_late: FewestLate | None = None
     swap: SwapModel = _NO_TIME
     packing: Callable[[SchedulerState], Packing] | None = None

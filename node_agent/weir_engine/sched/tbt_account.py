@@ -81,10 +81,14 @@ class TailTbtAccount(QuietAccount):
     def _limit(self, load: OnlineLoad) -> float:
         if load.earliest_token_s is None:
             return inf
-        slack_s = self._threshold_s - self._delay_s - (load.now_s - load.earliest_token_s)
-        guarded_s = self._model.within(max(slack_s, 0.0), self._guard_quantile)
-        guarded_s = max(guarded_s, (1 - _GUARD_SHARE) * slack_s)
+        slack_s, guarded_s = self._slack(load.now_s - load.earliest_token_s)
         return min(slack_s, guarded_s * self._feedback.factor)
+
+    def _slack(self, waited_s: float) -> tuple[float, float]:
+        """Seconds to the deadline, and the median that ends before it but for the aimed share."""
+        slack_s = self._threshold_s - self._delay_s - waited_s
+        guarded_s = self._model.within(max(slack_s, 0.0), self._guard_quantile)
+        return slack_s, max(guarded_s, (1 - _GUARD_SHARE) * slack_s)
 
     def prefill_limit(self, load: OnlineLoad) -> float:
         """Online prefill is chunked so that online decoders keep their pace, or paid by credit."""
@@ -92,7 +96,12 @@ class TailTbtAccount(QuietAccount):
             overdraft = _OVERDRAFT if self._too_late_in_chunks(load) else 0.0
             if self._credit + overdraft >= load.decoders:
                 return inf
-        return self._limit(load)
+        limit_s = self._limit(load)
+        if self._whole_prefill or load.earliest_token_s is None:
+            return limit_s
+        # Whatever was late before: prompts get a fixed cost's worth while the deadline allows it.
+        guarded_s = self._slack(load.now_s - load.earliest_token_s)[1]
+        return max(limit_s, min(guarded_s, load.base_s + load.idle_step_s))
 
     def _too_late_in_chunks(self, load: OnlineLoad) -> bool:
         if self._ttft_tail_s is None or load.prompts_s is None or load.earliest_arrival_s is None:

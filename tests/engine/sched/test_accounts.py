@@ -98,6 +98,17 @@ class TestTailTbt:
             account.on_token(0.5, offline_delay_s=0.0)
         assert account.prefill_limit(load(now_s=3.0, prompts_s=1.1, **late)) <= 0.1
 
+    def test_late_tokens_before_leave_prompts_what_the_deadline_allows(self) -> None:
+        """Online's own bursts make tokens late too, and shorter chunks would not have helped."""
+        account = TailTbtAccount(slo(Metric.TBT, "p99", 0.1), exact_model())
+        late_steps(account, steps=50, offline_delay_s=0.0)
+        busy = {"decoders": 1, "earliest_token_s": 0.0}
+        assert account.step_limit(load(base_s=0.07, **busy)).seconds == pytest.approx(
+            0.05, rel=0.01
+        )
+        assert account.prefill_limit(load(base_s=0.07, **busy)) == pytest.approx(0.08)
+        assert 0.09 < account.prefill_limit(load(base_s=0.095, **busy)) <= 0.1
+
     def test_client_delay_lowers_the_threshold(self) -> None:
         account = TailTbtAccount(slo(Metric.TBT, "p99", 0.1), exact_model())
         account.set_client_delay(0.02)
@@ -351,6 +362,14 @@ class TestBudget:
         budget = SloBudget((slo(Metric.TBT, "p99", 0.05),), exact_model())
         slow = load(now_s=1.0, decoders=9, earliest_token_s=0.0, base_s=0.04)
         assert budget.prefill_limit(slow) > 0.04
+
+    def test_the_least_prefill_makes_no_token_late_where_only_their_percentile_counts(self) -> None:
+        tail = slo(Metric.TBT, "p99", 0.05)
+        near = load(decoders=9, earliest_token_s=0.0, base_s=0.046)
+        assert SloBudget((tail,), exact_model()).prefill_limit(near) <= 0.05
+        # A mean, or first tokens, would pay for prompts in small pieces.
+        mean = SloBudget((tail, slo(Metric.TBT, "mean", 0.04)), exact_model())
+        assert mean.prefill_limit(near) == pytest.approx(0.056)
 
     def test_a_static_budget_is_static(self) -> None:
         assert StaticBudget(0.03).step_limit(load(decoders=7)).seconds == 0.03

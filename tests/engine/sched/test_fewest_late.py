@@ -1,0 +1,117 @@
+"""A burst of prompts under a percentile of TTFT: the fewest are late (Moore 1968)."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.engine.sched.mini_engine import MiniEngine, request
+from weir_engine.config import Metric, Slo
+from weir_engine.request import Request
+from weir_engine.sched.fewest_late import FewestLate
+
+TOKEN_S = 0.001
+SECOND = FewestLate(1.0)
+
+
+def prompts(*tokens: int, every_s: float = 0.0) -> list[Request]:
+    """Named a, b, c and so on in the order in which they arrive."""
+    return [
+        request(chr(ord("a") + i), online=True, prompt=n, at=i * every_s)
+        for i, n in enumerate(tokens)
+    ]
+
+
+def ranked(waiting: list[Request], now_s: float = 0.0, by: FewestLate = SECOND) -> str:
+    order = by.order(waiting, now_s, TOKEN_S, lambda found: found.remaining_tokens)
+    return "".join(found.id for found in order)
+
+
+def late(order: list[Request], now_s: float = 0.0) -> int:
+    """How many of a queue served in that order have waited for more than a second at their end."""
+    found = 0
+    for each in order:
+        now_s += TOKEN_S * each.remaining_tokens
+        found += now_s > each.arrival_s + 1.0
+    return found
+
+
+def test_first_come_first_served_where_all_are_in_time() -> None:
+    assert ranked(prompts(500, 100, 300)) == "abc"
+
+
+def test_the_longest_is_put_off_where_somebody_would_be_late() -> None:
+    """Our example: by arrival all but a are late; without b all are in time."""
+    assert ranked(prompts(300, 800, 200, 200)) == "acdb"
+
+
+def test_eight_jobs_of_which_two_must_be_late() -> None:
+    """Our example: by due time h ends after 11 of 9, and without it g after 29 of 28."""
+    tokens, due_ms = (10, 6, 3, 1, 4, 8, 7, 6), (35, 20, 11, 8, 6, 25, 28, 9)
+    jobs = [
+        request(name, online=True, prompt=n, at=due / 1000 - 1.0)
+        for name, n, due in zip("abcdefgh", tokens, due_ms, strict=True)
+    ]
+    assert ranked(jobs) == "edcbgahf"
+
+
+def test_one_that_is_late_in_any_case_holds_nobody_up() -> None:
+    assert ranked(prompts(1_200, 300, 300)) == "bca"
+
+
+def test_after_two_thresholds_it_is_put_off_no_more() -> None:
+    waiting = prompts(1_200, 900, every_s=1.9)
+    assert ranked(waiting, now_s=1.95) == "ba"
+    assert ranked(waiting, now_s=2.05) == "ab"
+
+
+def test_one_that_had_its_first_token_is_not_put_off() -> None:
+    waiting = prompts(900, 300)
+    waiting[0].output_tokens = 1
+    assert ranked(waiting) == "ab"
+
+
+def test_the_clients_delay_is_part_of_the_threshold() -> None:
+    by = FewestLate(1.0)
+    assert ranked(prompts(700, 200), by=by) == "ab"
+    by.set_client_delay(0.2)
+    assert ranked(prompts(700, 200), by=by) == "ba"
+
+
+def test_what_is_found_in_the_cache_is_not_left() -> None:
+    """A long conversation whose history is cached is as short as what it adds."""
+    waiting = prompts(900, 500)
+    order = SECOND.order(waiting, 0.0, TOKEN_S, lambda found: 400 if found.id == "a" else 500)
+    assert [found.id for found in order] == ["a", "b"]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 1_500), st.floats(0, 2)),
+        max_size=8,
+    )
+)
+def test_no_more_are_late_than_by_arrival(made: list[tuple[int, float]]) -> None:
+    waiting = [
+        request(f"r{i}", online=True, prompt=tokens, at=at) for i, (tokens, at) in enumerate(made)
+    ]
+    by_arrival = sorted(waiting, key=lambda found: (found.arrival_s, found.id))
+    order = SECOND.order(waiting, 2.0, TOKEN_S, lambda found: found.remaining_tokens)
+    assert sorted(order, key=id) == sorted(waiting, key=id)
+    assert late(order, now_s=2.0) <= late(by_arrival, now_s=2.0)
+
+
+def first_ended(statistic: str) -> list[str]:
+    """A long prompt and three short ones; a step of 64 tokens takes 74 ms."""
+    slo = Slo(metric=Metric.TTFT, statistic=statistic, threshold_s=0.2)
+    engine = MiniEngine(slos=(slo,), blocks=128)
+    for i, tokens in enumerate((160, 40, 40, 40)):
+        engine.add(request(f"p{i}", online=True, prompt=tokens, output=1, at=i / 1000))
+    engine.run()
+    return list(engine.ended)
+
+
+def test_a_burst_makes_its_long_prompt_late_and_no_other() -> None:
+    assert first_ended("p99") == ["p1", "p2", "p3", "p0"]
+
+
+def test_under_a_mean_prompts_go_by_arrival() -> None:
+    assert first_ended("mean")[0] == "p0"
