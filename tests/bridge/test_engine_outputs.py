@@ -76,6 +76,25 @@ def test_batch_siblings_wait_for_the_block_in_which_they_part(host: EngineHost) 
     assert driver.telemetry()["offline_hit_tokens"] == 4 * 636
 
 
+def test_an_admission_whose_hit_is_gone_waits_for_the_next_step(
+    host: EngineHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = numbers(13)
+    shared = text(rng, 220)
+    leader, other = (Ask(id=name, prompt=shared + text(rng, 40)) for name in ("leader", "other"))
+    host.use_stock()
+    expected = host.run([leader]) | host.run([other])
+    driver = host.use_weir({"strict": False})
+    done = host.run([leader])
+    found = driver.kv.hit_blocks
+    lost = iter([True])
+    monkeypatch.setattr(
+        driver.kv, "hit_blocks", lambda *of: found(*of)[: -1 if next(lost, False) else None]
+    )
+    assert done | host.run([other]) == expected
+    assert driver.telemetry()["admissions_put_off"] == 1
+
+
 def test_hits_end_with_whole_blocks_where_that_is_set(host: EngineHost) -> None:
     rng = numbers(9)
     shared = text(rng, 220)

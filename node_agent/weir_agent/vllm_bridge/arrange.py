@@ -113,7 +113,8 @@ class Arrangement:
             need = [block.ref_cnt for block in hit].count(0)
             need += self._blocks(work.hit_tokens + work.tokens)
             need -= work.hit_tokens // self._block_size
-            if need > room:
+            gone = len(hit) < self._blocks(work.hit_tokens)  # another block must not be copied
+            if gone or need > room:
                 put_off.add(work.request_id)
                 continue
             room -= need
