@@ -1,7 +1,8 @@
 """Arranges vLLM's queues before a step so that it can do nothing but the plan.
 
 Preempts, shows the admissions, keeps their prefix hits, holds requests back. The plan is the
-planner's; only an admission for which the blocks turn out to be missing is put off.
+planner's; only an admission whose blocks turn out to be missing, those of its prefix hit or those
+to fill, is put off.
 """
 
 import time
@@ -22,7 +23,7 @@ from weir_engine.sched.plan import StepPlan, Work
 class Arrangement:
     """What one step may do: ``tokens`` by request, ``hits`` (in tokens) by admitted request.
 
-    ``put_off`` counts admissions that were planned without room for them.
+    ``put_off`` counts admissions that were planned without the blocks for them.
     """
 
     def __init__(self, vllm: VllmScheduler, kv: VllmKv, known: Mapping[str, Request]) -> None:

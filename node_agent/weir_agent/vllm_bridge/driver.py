@@ -7,7 +7,7 @@ Called by the mixin around vLLM's own methods. It decides nothing: what cannot b
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import structlog
 from vllm.v1.request import RequestStatus
@@ -36,6 +36,9 @@ from weir_engine.ids import RequestId
 from weir_engine.sched.plan import StepPlan
 
 _log = structlog.get_logger(__name__)
+
+RETRY_S: Final = 0.001
+"""An admission that was put off is planned again after so long."""
 
 
 class StepDriver:
@@ -115,9 +118,10 @@ class StepDriver:
             plan = self.step.apply(plan)
             if plan is not planned:
                 self._exact = False
+                self._idle_s = RETRY_S  # the next plan knows better; nothing else might wake it
                 if self._strict:
                     raise DivergenceError(
-                        f"step {plan.step} was planned without the blocks for its admissions: "
+                        f"step {plan.step} was planned without the blocks of its admissions: "
                         f"{len(planned.work) - len(plan.work)} had to be put off"
                     )
         self._plan = plan if plan is not None and (plan.work or plan.preempt) else None
