@@ -31,6 +31,12 @@ _SAVED_TOKENS = 300.0
 _SAVED_TOKENS_A_DECODER = 24.0
 _OWED_TOKENS = 1000.0
 _MOST_LEVEL = 0.8
+# Steps without a decoder are free but for the prompts that come meanwhile: they wait, start at once
+# and have more decoders beside them. In debt such a step takes so many fixed costs at most, from
+# hardly any debt to one that is some times what may be saved. Shorter ones would waste more than
+# they mend where the machine itself has become slower.
+_LONGEST_IN_DEBT = 20.0
+_SHORTEST_IN_DEBT = 8.0
 # Without a reference the tolerance is taken to be this share of the threshold.
 _FIRST_TOLERANCE = 0.2
 # Share of a known tolerance that is kept for what offline work costs unseen, and share of the
@@ -139,7 +145,7 @@ class MeanTbtAccount(QuietAccount):
     so that what a quiet hour earns is not spent before a burst. Lengthening a step by E
     costs E for each online decoder, so a step with few decoders buys most: spending starts when the
     bank holds a unit for each decoder, which makes its level the price. Steps without a decoder are
-    free.
+    free, but shorter the more the bank owes.
 
     Source: design, "Mean SLO: segregate".
     """
@@ -168,7 +174,7 @@ class MeanTbtAccount(QuietAccount):
     def step_limit(self, load: OnlineLoad) -> StepLimit:
         """The online work's own time plus what the bank affords."""
         if load.decoders == 0:
-            return NO_LIMIT
+            return self._limit_without_decoders(load)
         tokens = max(_SAVED_TOKENS, _SAVED_TOKENS_A_DECODER * load.decoders)
         self._measured.most_s = self._caused.most_s = most_s = tokens * self._saving_s
         unit_s = min(_BANK_UNIT_TOKENS * self._threshold_s * load.decoders, _MOST_LEVEL * most_s)
@@ -181,6 +187,13 @@ class MeanTbtAccount(QuietAccount):
             return StepLimit(seconds=load.base_s, reason="tbt-mean")
         extra_s = (self.bank_s - unit_s * _BANK_LOW) / load.decoders
         return StepLimit(seconds=load.base_s + extra_s, reason="tbt-mean")
+
+    def _limit_without_decoders(self, load: OnlineLoad) -> StepLimit:
+        debts = -self.bank_s / self._caused.most_s
+        if debts <= 0:
+            return NO_LIMIT
+        steps = max(_LONGEST_IN_DEBT / (1 + debts), _SHORTEST_IN_DEBT)
+        return StepLimit(seconds=load.base_s + steps * load.idle_step_s, reason="tbt-mean")
 
     def on_token(self, tbt_s: float, offline_delay_s: float) -> None:
         """Banks the difference to the threshold, and to the tolerance where that is known."""

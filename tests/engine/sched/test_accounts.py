@@ -180,6 +180,22 @@ class TestMeanTbt:
             account.on_token(0.020, offline_delay_s=0.001)
         assert account.bank_s < 0
 
+    def test_in_debt_prompts_to_come_wait_less(self) -> None:
+        """Prompts that waited for one offline step start together and slow each other's tokens."""
+        account = MeanTbtAccount(slo(Metric.TBT, "mean", 0.012, reference_s=0.010))
+        lengths_s = [account.step_limit(load()).seconds]
+        for _ in range(20):
+            account.on_token(0.030, offline_delay_s=0.0)
+            lengths_s.append(account.step_limit(load()).seconds)
+        assert lengths_s == sorted(lengths_s, reverse=True)
+        assert lengths_s[1] < 0.2
+        for _ in range(200):
+            account.on_token(0.030, offline_delay_s=0.0)
+        assert account.step_limit(load()).seconds == pytest.approx(8 * 0.01)
+        for _ in range(5000):
+            account.on_token(0.010, offline_delay_s=0.0)
+        assert account.step_limit(load()).seconds == inf
+
 
 class TestMeanTtft:
     def test_offline_waits_while_an_online_prompt_is_there(self) -> None:
