@@ -6,11 +6,10 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from weir_cli.api import ApiKey, KeyRequest
 from weir_cli.batch import Key, Url, connected
-from weir_cli.console import err, out
+from weir_cli.console import err, out, show_rows
 
 DAY_S = 86_400
 
@@ -18,20 +17,37 @@ tenants_app = typer.Typer(no_args_is_help=True, help="Manage tenants (admin key)
 keys_app = typer.Typer(no_args_is_help=True, help="Manage API keys (admin key).")
 
 
-@tenants_app.callback()
-def _tenants() -> None:
-    """Keeps `create` a subcommand while it is the only one."""
-
-
 @tenants_app.command("create")
 def create_tenant(
     name: Annotated[str, typer.Argument(help="The tenant's name.")],
+    max_batches: Annotated[
+        int | None, typer.Option(help="Batches at once; without it, the control plane's limit.")
+    ] = None,
+    max_queued_tokens: Annotated[
+        int | None,
+        typer.Option(help="Tokens that wait; without it, the control plane's limit."),
+    ] = None,
     url: Url = None,
     api_key: Key = None,
 ) -> None:
     """Create a tenant; prints its id."""
     with connected(url, api_key) as api:
-        out.print(api.create_tenant(name), markup=False)
+        tenant = api.create_tenant(
+            name, max_batches=max_batches, max_queued_tokens=max_queued_tokens
+        )
+        out.print(tenant.id, markup=False)
+
+
+@tenants_app.command("list")
+def list_tenants(url: Url = None, api_key: Key = None) -> None:
+    """List the tenants and the limits of their own."""
+    with connected(url, api_key) as api:
+        tenants = api.list_tenants()
+    rows = [
+        (tenant.id, tenant.name, _limit(tenant.max_batches), _limit(tenant.max_queued_tokens))
+        for tenant in tenants
+    ]
+    show_rows(("id", "name", "batches at once", "tokens queued"), rows)
 
 
 @keys_app.command("create")
@@ -83,14 +99,11 @@ def list_keys(url: Url = None, api_key: Key = None) -> None:
         (key.id, key.scope, key.tenant or key.agent_id or "", key.prefix, key.name, _state(key))
         for key in keys
     ]
-    if not out.is_terminal:
-        for row in rows:
-            typer.echo("\t".join(row))
-        return
-    table = Table("id", "scope", "for", "prefix", "name", "state")
-    for row in rows:
-        table.add_row(*row)
-    out.print(table)
+    show_rows(("id", "scope", "for", "prefix", "name", "state"), rows)
+
+
+def _limit(number: int | None) -> str:
+    return "default" if number is None else str(number)
 
 
 def _state(key: ApiKey) -> str:

@@ -94,6 +94,15 @@ class NewApiKey(ApiKey):
     key: str
 
 
+class Tenant(BaseModel):
+    """A tenant. Its limits are None where the control plane's own hold."""
+
+    id: str
+    name: str
+    max_batches: int | None = None
+    max_queued_tokens: int | None = None
+
+
 class KeyRequest(BaseModel):
     """What a new key is for; the server checks what goes with what."""
 
@@ -176,9 +185,17 @@ class Api:
             length = response.headers.get("content-length")
             yield int(length) if length else None, response.iter_bytes(1 << 16)
 
-    def create_tenant(self, name: str) -> str:
-        """The id of a new tenant."""
-        return str(self._once("POST", "/admin/v1/tenants", json={"name": name}).get("id"))
+    def create_tenant(
+        self, name: str, *, max_batches: int | None = None, max_queued_tokens: int | None = None
+    ) -> Tenant:
+        """A new tenant; limits as in ``Tenant``."""
+        body = {"name": name, "max_batches": max_batches, "max_queued_tokens": max_queued_tokens}
+        return self.parsed(Tenant, self._once("POST", "/admin/v1/tenants", json=body))
+
+    def list_tenants(self) -> list[Tenant]:
+        """All tenants, by name."""
+        answer = self.call("GET", "/admin/v1/tenants")
+        return [self.parsed(Tenant, item) for item in answer.get("data", [])]
 
     def create_key(self, request: KeyRequest) -> NewApiKey:
         """A new key with its secret; not repeated, each call makes another."""

@@ -5,7 +5,11 @@ On a terminal there are live bars; without one the same facts come as plain line
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
+import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -15,6 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from rich.table import Table
 
 from weir_cli.errors import CliError
 
@@ -29,6 +34,18 @@ def show_error(error: CliError) -> None:
     if error.remedy:
         err.print("remedy:", style="bold", end=" ")
         err.print(error.remedy, markup=False)
+
+
+def show_rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Prints a table; without a terminal, cells between tabs and no heading."""
+    if not out.is_terminal:
+        for row in rows:
+            typer.echo("\t".join(row))
+        return
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    out.print(table)
 
 
 def transfer_bar() -> Progress:

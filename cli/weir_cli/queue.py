@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import typer
 from pydantic import BaseModel, Field
-from rich.markup import escape
-from rich.table import Table
 
 from weir_cli.batch import Key, Url, connected
-from weir_cli.console import out
+from weir_cli.console import show_rows
 
 
 class Queued(BaseModel):
@@ -67,11 +64,4 @@ def queue(url: Url = None, api_key: Key = None) -> None:
     with connected(url, api_key) as api:
         found = api.parsed(Queue, api.call("GET", "/internal/v1/queue"))
     rows = [*(item.row for item in found.failing), *(item.row for item in found.data)]
-    if not out.is_terminal:
-        for row in rows:
-            typer.echo("\t".join(row))
-        return
-    table = Table("batch", "state", "detail")
-    for row in rows:
-        table.add_row(*map(escape, row))
-    out.print(table)
+    show_rows(("batch", "state", "detail"), rows)

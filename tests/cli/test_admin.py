@@ -55,6 +55,13 @@ def test_a_key_is_made_listed_and_revoked(
     assert "revoked" in said(capsys, "keys", "list")
 
 
+@pytest.mark.usefixtures("control_plane")
+def test_tenants_are_listed_with_their_limits(capsys: pytest.CaptureFixture[str]) -> None:
+    made = said(capsys, "tenants", "create", "bounded", "--max-batches", "3")
+    row = f"{made}\tbounded\t3\tdefault"
+    assert row in said(capsys, "tenants", "list").splitlines()
+
+
 def test_an_agents_key_can_expire(control_plane: str, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("keys", "create", "--scope", "agent", "--agent-id", "pod-1")
     assert works(control_plane, said(capsys, *arguments, "--expires-in-days", "2"))

@@ -99,6 +99,14 @@ async def test_a_wrong_create_names_the_field(
 
 
 @STANDING
+async def test_a_window_out_of_bounds_is_told_the_bounds(tenant: httpx.AsyncClient) -> None:
+    answer = await tenant.post("/v1/batches", json=creation("file-1", completion_window="9999h"))
+    assert answer.json()["error"]["message"].endswith(
+        "between 1d and 7d (a whole number of s, m, h or d)"
+    )
+
+
+@STANDING
 @pytest.mark.parametrize(
     ("content", "message"),
     [

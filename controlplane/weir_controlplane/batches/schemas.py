@@ -99,11 +99,17 @@ def window_s(window: str, settings: Settings) -> int:
     if not settings.min_completion_window_s <= length_s <= settings.max_completion_window_s:
         raise InvalidRequestError(
             f"completion_window: must be 24h, or another window between "
-            f"{settings.min_completion_window_s}s and {settings.max_completion_window_s}s",
+            f"{_window(settings.min_completion_window_s)} and "
+            f"{_window(settings.max_completion_window_s)} (a whole number of s, m, h or d)",
             param="completion_window",
             code="invalid_value",
         )
     return length_s
+
+
+def _window(length_s: int) -> str:
+    unit = max((u for u in _UNITS_S if length_s % _UNITS_S[u] == 0), key=_UNITS_S.__getitem__)
+    return f"{length_s // _UNITS_S[unit]}{unit}"
 
 
 def batch_view(batch: Batch, progress: Progress) -> dict[str, Any]:
