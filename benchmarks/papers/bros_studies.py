@@ -43,12 +43,12 @@ class Study:
 
 OPT = "a100-40gb-opt-13b-tp2"
 STUDIES = (
-    Study(name="opt-13b", profile=OPT, rates_s=(2.0, 4.0, 6.0, 8.0), seeds=3, more_at_s=8.0),
+    Study(name="opt-13b", profile=OPT, rates_s=(2.0, 4.0, 6.0, 8.0), seeds=6, more_at_s=8.0),
     Study(
         name="rtx-pro-6000",
         profile="rtx-pro-6000-llama-3.1-8b",
         rates_s=(6.0,),
-        seeds=3,
+        seeds=6,
         kv_tokens=58_000,
     ),
     # What the first seconds of a run are worth, in which nothing has been measured yet.
