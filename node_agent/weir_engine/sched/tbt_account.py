@@ -31,10 +31,10 @@ _SAVED_TOKENS = 300.0
 _SAVED_TOKENS_A_DECODER = 24.0
 _OWED_TOKENS = 1000.0
 _MOST_LEVEL = 0.8
-# Steps without a decoder are free but for the prompts that come meanwhile: they wait, start at once
-# and have more decoders beside them. In debt such a step takes so many fixed costs at most, from
-# hardly any debt to one that is some times what may be saved. Shorter ones would waste more than
-# they mend where the machine itself has become slower.
+# Steps without a decoder are free but for the prompts that come meanwhile: they wait, start
+# together and have more decoders beside them. In debt such a step takes so many fixed costs at
+# most, from hardly any debt to one that is some times what may be saved. Shorter ones would waste
+# more than they mend where the machine itself has become slower.
 _LONGEST_IN_DEBT = 20.0
 _SHORTEST_IN_DEBT = 8.0
 # Without a reference the tolerance is taken to be this share of the threshold.
