@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.claims import Claim, render, write_results
-from weir_cli.api import Api, KeyRequest
+from weir_cli.api import Api
 from weir_cli.loadlab.processes import Server, ServerSpec, free_port, start_server
 from weir_cli.loadlab.workload import pseudo_text
+from weir_cli.models import KeyRequest
 from weir_cli.settings import ClientSettings
 
 LINES = 50_000

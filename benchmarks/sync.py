@@ -23,9 +23,10 @@ import uvloop
 from benchmarks.claims import Claim, render, write_results
 from benchmarks.sync_agents import LINES_A_CHUNK, MODEL, Measured, load
 from tests.support.postgres import PostgresServer
-from weir_cli.api import Api, KeyRequest
+from weir_cli.api import Api
 from weir_cli.loadlab.process_tree import cpu_s
 from weir_cli.loadlab.processes import ServerSpec, free_port, start_server
+from weir_cli.models import KeyRequest
 from weir_cli.settings import ClientSettings
 
 AGENTS = 1000

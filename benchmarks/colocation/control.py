@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.colocation.setup import BLOCKS, MODEL, SEQUENCES, WORKLOADS, environment
-from weir_cli.api import Api, KeyRequest
+from weir_cli.api import Api
 from weir_cli.loadlab.control_setup import StubPolicy, StubSetup, setup_to_json
 from weir_cli.loadlab.processes import Server, ServerSpec, free_port, pin_process, start_server
 from weir_cli.loadlab.streaming import exchange
 from weir_cli.loadlab.workload import OfflineOrder, OfflineShape, offline_pass
+from weir_cli.models import KeyRequest
 from weir_cli.settings import ClientSettings
 
 OFFLINE_KV_SHARE = 0.9

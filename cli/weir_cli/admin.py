@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from weir_cli.api import ApiKey, KeyRequest
 from weir_cli.batch import Key, Url, connected
 from weir_cli.console import err, out, show_rows
+from weir_cli.models import ApiKey, KeyRequest
 
 DAY_S = 86_400
 

@@ -15,9 +15,10 @@ from typing import Annotated, BinaryIO
 import typer
 from rich.table import Table
 
-from weir_cli.api import Api, Batch
+from weir_cli.api import Api
 from weir_cli.console import err, out, transfer_bar
 from weir_cli.errors import CliError, ExitStatus
+from weir_cli.models import Batch
 from weir_cli.settings import client_settings
 from weir_cli.watch import follow, summary
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from weir_cli.api import Api, Batch
+from weir_cli.api import Api
 from weir_cli.console import err, lines_bar
 from weir_cli.errors import UnavailableError
+from weir_cli.models import Batch
 
 POLL_S = 1.0
 AWAY_POLL_S = 5.0

@@ -21,7 +21,8 @@ from e2e.support.manifests import MODEL, REPLICAS, SERVICE, llm_service
 from e2e.support.traffic import Traffic
 from e2e.support.waiting import condition, until, until_condition
 from tests.support.tiny import write_tiny_model
-from weir_cli.api import Api, KeyRequest
+from weir_cli.api import Api
+from weir_cli.models import KeyRequest
 from weir_cli.settings import ClientSettings
 
 SYSTEM = "weir-system"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import Any
 
 import httpx
 import pytest
+from rich.console import Console
 
 from tests.support.serving import serve_in_thread
+from weir_cli import console
 from weir_cli.errors import ExitStatus
 from weir_cli.main import main
 from weir_controlplane.main import default_app
@@ -53,6 +56,15 @@ def test_a_key_is_made_listed_and_revoked(
     said(capsys, "keys", "revoke", row[0])
     assert not works(control_plane, key)
     assert "revoked" in said(capsys, "keys", "list")
+
+
+def test_a_terminal_shows_what_users_named_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    shown = Console(file=screen, force_terminal=True, width=80)
+    monkeypatch.setattr(console, "out", shown)
+    console.show_rows(("id", "error"), [("batch_1", "refused: [red]x[/red]")])
+    assert "batch_1" in screen.getvalue()
+    assert "refused: [red]x[/red]" in screen.getvalue()
 
 
 @pytest.mark.usefixtures("control_plane")

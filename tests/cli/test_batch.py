@@ -10,9 +10,10 @@ import httpx
 import pytest
 
 from weir_cli import batch as batch_module
-from weir_cli.api import Api, Batch
+from weir_cli.api import Api
 from weir_cli.errors import CliError, ExitStatus, UnavailableError
 from weir_cli.main import main
+from weir_cli.models import Batch
 from weir_cli.settings import ClientSettings
 from weir_cli.watch import follow
 

@@ -19,9 +19,10 @@ from openai import OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.processes import ProcessDiedError, free_port, tail, wait_ready
-from weir_cli.api import Api, KeyRequest
+from weir_cli.api import Api
 from weir_cli.loadlab.process_tree import descendants, find_descendant
 from weir_cli.loadlab.processes import ENGINE_PROCESS
+from weir_cli.models import KeyRequest
 from weir_cli.settings import ClientSettings
 
 MODEL = "sample"

@@ -14,7 +14,7 @@ from pathlib import Path
 from openai import AsyncOpenAI
 from openai.types import Batch
 
-from weir_cli.api import TERMINAL, Api, KeyRequest
+from weir_cli.api import Api
 from weir_cli.demo import plan
 from weir_cli.demo.monitor import BatchProgress, Monitor, Screen
 from weir_cli.demo.slo import Objective
@@ -31,6 +31,7 @@ from weir_cli.loadlab.processes import (
 from weir_cli.loadlab.records import RequestRecord
 from weir_cli.loadlab.streaming import exchange
 from weir_cli.loadlab.workload import OfflineOrder, OnlineRequest, offline_supply
+from weir_cli.models import TERMINAL, KeyRequest
 from weir_cli.settings import ClientSettings
 
 POLL_S = 1.0

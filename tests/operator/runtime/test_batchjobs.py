@@ -22,7 +22,8 @@ from tests.operator.runtime.test_operator import batchjob, condition, llmservice
 from tests.support.operator_process import PATIENT_LEASE, OperatorProcess
 from tests.support.stack import Component
 from tests.support.waiting import eventually
-from weir_cli.api import Api, KeyRequest
+from weir_cli.api import Api
+from weir_cli.models import KeyRequest
 from weir_cli.settings import ClientSettings
 
 pytestmark = pytest.mark.kubernetes
