@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
+from benchmarks.awake import awake
 from benchmarks.colocation.arms import (
     ONLINE_ONLY,
     WEIR_END_TO_END,
@@ -74,6 +75,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, help="run folder; default: .cache/colocation/TIME")
     parser.add_argument("--resume", action="store_true", help="go on in the newest run folder")
     parser.add_argument("--report-only", action="store_true", help="judge the runs that exist")
+    parser.add_argument("--keep-awake", action="store_true", help="no core halts while idle")
     given = parser.parse_args(arguments)
     if given.quick:
         given.ramp, given.measure = min(given.ramp, 8.0), min(given.measure, 20.0)
@@ -194,7 +196,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if os.getloadavg()[0] > BUSY_LOAD:
         bench.say(f"load average {os.getloadavg()[0]:.1f}: other work disturbs the figures")
     if not given.report_only:
-        asyncio.run(_execute(bench, runs))
+        with awake(cores.both if given.keep_awake else ()):
+            asyncio.run(_execute(bench, runs))
     command = shlex.join(["python", "-m", "benchmarks.colocation", *(arguments or sys.argv[1:])])
     print(report(bench, runs, command=command, full=not given.quick))
     return 0

@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Self
 
+from benchmarks.awake import awake
 from benchmarks.claims import Claim, write_results
 from benchmarks.colocation.bench import AgentZygote
 from benchmarks.fidelity.live import Lab, run_live
@@ -189,6 +190,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--run", choices=sorted(TRACES), action="append", help="live runs to make")
     parser.add_argument("--repeats", type=int, default=3, help="live runs of each trace")
     parser.add_argument("--no-live", action="store_true", help="judge the runs that there are")
+    parser.add_argument("--keep-awake", action="store_true", help="no core halts while idle")
     parser.add_argument("--folder", type=Path, default=CACHE / "fidelity")
     parser.add_argument("--model", type=Path, help="a model folder; default: made locally")
     parser.add_argument("--seeds", type=int, default=20, help="simulations of each trace")
@@ -232,7 +234,8 @@ def main() -> int:
         say=lambda line: print(f"{time.strftime('%H:%M:%S')} {line}", flush=True),
     )
     if not given.no_live:
-        asyncio.run(_live(lab, [TRACES[name] for name in given.run or TRACES], given.repeats))
+        with awake(lab.cores.both if given.keep_awake else ()):
+            asyncio.run(_live(lab, [TRACES[name] for name in given.run or TRACES], given.repeats))
     missing = _missing(lab, given.repeats)
     if missing:
         lab.say(f"still to be run: {', '.join(missing)}")
