@@ -81,18 +81,22 @@ class RecordedProfile:
 
 
 def _pause(steps: Sequence[RecordedStep]) -> tuple[float, float]:
-    """Least squares of the pauses: what each has, and what a request of the step adds."""
+    """Least squares of the pauses: what each has, and what a request of the step adds.
+
+    Each counts relative to its step and the pause together: half a millisecond is a tenth of a
+    lone decode and nothing of a step of fifty.
+    """
     known = [
-        (len(step.prefills) + len(step.decodes), step.pause_s)
+        (len(step.prefills) + len(step.decodes), step.pause_s, step.seconds + step.pause_s)
         for step in steps
         if step.pause_s is not None
     ]
     if not known:
         return 0.0, 0.0
-    requests, pauses = np.array(known, dtype=float).T
-    features = np.stack([np.ones_like(requests), requests], axis=1)
+    requests, pauses, whole = np.array(known, dtype=float).T
+    features = np.stack([1 / whole, requests / whole], axis=1)
     ridge = 1e-9 * np.eye(2)  # steps of one size alone do not tell the two apart
-    found = nonnegative(features.T @ features + ridge, features.T @ pauses)
+    found = nonnegative(features.T @ features + ridge, features.T @ (pauses / whole))
     return float(found[0]), float(found[1])
 
 

@@ -242,6 +242,17 @@ def test_a_profile_has_the_engines_shape_and_the_pauses_of_a_busy_engine() -> No
     assert RecordedProfile.of(json.loads(json.dumps(profile.plain()))) == profile
 
 
+def test_pauses_of_a_busy_engine_do_not_lengthen_a_lone_decodes_step() -> None:
+    """Large steps with prompts have pauses that no line through them and the small ones meets."""
+    lone = {"prefills": [], "decodes": [500], "seconds": 0.005, "pause_s": 0.0005}
+    large = {"prefills": [[100, 0]], "decodes": [900] * 40, "seconds": 0.09, "pause_s": 0.0021}
+    larger = {"prefills": [[100, 0]], "decodes": [900] * 55, "seconds": 0.11, "pause_s": 0.0023}
+    rows = [HEADER, *map(json.dumps, [lone] * 5 + [large] * 60 + [larger] * 40)]
+    profile = RecordedProfile.fit(Recording.read(rows))
+    assert profile.pause_s + profile.pause_request_s == pytest.approx(0.0005, rel=0.1)
+    assert profile.pause_s + 41 * profile.pause_request_s == pytest.approx(0.0021, rel=0.4)
+
+
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
