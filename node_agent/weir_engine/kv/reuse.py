@@ -26,23 +26,30 @@ _LOST_BLOCKS: Final = 0.01
 _MEMORY: Final = 4
 """After so many times the cache's blocks were asked for, what was seen counts half."""
 
-_FITS: Final = 0.75
-_TOO_LARGE: Final = 0.875
-_KEPT_OF_TOO_LARGE: Final = 0.3
-"""Shares of the cache: see ``OnlineReuse``."""
+_MARGIN: Final = 2
+"""Blocks are kept for so many windows: the next wait is often longer than all that were seen."""
+
+_MOST: Final = 0.75
+_OF_TOO_LARGE: Final = 0.3
+"""Shares of the cache that are kept at most, and where that would find too little."""
+
+_ENOUGH: Final = 0.9
+_TOO_LITTLE: Final = 0.8
+"""Shares of what the whole cache would find: see ``OnlineReuse``."""
 
 
 class OnlineReuse:
     """Blocks that finished online requests left, and how long they wait until they are found again.
 
     The window is the time in which nearly all of those that are found again were found; the working
-    set are the blocks left within it. So it follows the load: after a quiet hour it is empty.
-    Blocks of running requests are no part of it: they are held. Blocks that were evicted meanwhile
-    are, as many as the cache has: what a larger reserve would have saved must be seen.
+    set are the blocks left within two windows, since few waits make the longest one known. So it
+    follows the load: after a quiet hour it is empty. Blocks of running requests are no part of it:
+    they are held. Blocks that were evicted meanwhile are, as many as the cache has: what a larger
+    reserve would have saved must be seen.
 
-    A working set of up to three quarters of the cache is worth keeping whole. Of one that fills the
-    cache, or would, most is lost before it is found whatever is kept for it: there it is the
-    newest, three tenths of the cache, and in between it falls.
+    A working set of up to three quarters of the cache is kept whole. Of a larger one three quarters
+    of the cache are, if nearly all that the whole cache would find was left that lately; where much
+    would be lost all the same it is the newest, three tenths of the cache, and in between it falls.
 
     Source: the working set of Denning, "The working set model for program behavior", 1968, with a
     measured window.
@@ -61,11 +68,13 @@ class OnlineReuse:
     def kept_blocks(self, now_s: float) -> int:
         """Blocks worth keeping free; 0 while nothing was found again."""
         self._advance(now_s)
-        working_set = sum(islice(self._left, self._window()))
-        beyond = (working_set / self._total - _FITS) / (_TOO_LARGE - _FITS)
-        if beyond <= 0:
+        working_set = sum(islice(self._left, _MARGIN * self._window()))
+        most = int(_MOST * self._total)
+        if working_set <= most:
             return working_set
-        return int(self._total * (_FITS - (_FITS - _KEPT_OF_TOO_LARGE) * min(beyond, 1.0)))
+        worth = (self._found_among(most) - _TOO_LITTLE) / (_ENOUGH - _TOO_LITTLE)
+        share = _OF_TOO_LARGE + (_MOST - _OF_TOO_LARGE) * min(max(worth, 0.0), 1.0)
+        return int(share * self._total)
 
     def asked(self, hashes: Iterable[BlockHash], now_s: float, *, again: bool = False) -> None:
         """An online request came to run with these blocks in its prompt and holds them now.
@@ -113,6 +122,16 @@ class OnlineReuse:
             if lost < 0:
                 return waited + 1
         return 0
+
+    def _found_among(self, blocks: int) -> float:
+        """The share of the found blocks that were among the so many left last."""
+        found = 0.0
+        for left, waited in zip(self._left, self._found, strict=False):
+            blocks -= left
+            if blocks < 0:
+                break
+            found += waited
+        return found / sum(self._found)
 
     def _advance(self, now_s: float) -> None:
         slot = int(now_s // _SLOT_S)
