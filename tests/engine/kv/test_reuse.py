@@ -1,5 +1,11 @@
 """Which free blocks online requests find again: against every wait kept, and on worked examples."""
 
+import math
+import random
+from collections import OrderedDict
+from collections.abc import Callable
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -146,6 +152,59 @@ def test_an_emptied_cache_has_nothing_to_find() -> None:
     end_s = rounds(reuse, 5, times=3)
     reuse.clear()
     assert reuse.kept_blocks(end_s) == 0
+
+
+WAITS: dict[str, Callable[[random.Random], float]] = {
+    "exponential": lambda source: source.expovariate(1 / 10),
+    "log-normal": lambda source: source.lognormvariate(math.log(10), 1.0),
+    "nearly equal": lambda source: source.uniform(18, 22),
+    "tools and people": lambda source: 2.0 if source.random() < 0.7 else source.expovariate(1 / 60),
+}
+
+
+def turns_of_many(wait_s: Callable[[random.Random], float]) -> list[tuple[float, list[BlockHash]]]:
+    """Conversations of eight growing turns, one a second in all: when, and the prompt's blocks."""
+    source = random.Random(1)  # noqa: S311 - load, not secrets
+    turns: list[tuple[float, list[BlockHash]]] = []
+    started_s = -300.0
+    for number in range(200):
+        started_s += source.expovariate(1 / 8)
+        at_s, blocks = started_s, 0
+        for _ in range(8):
+            blocks += source.randint(1, 7)
+            turns.append((at_s, conversation(number, blocks)))
+            at_s += wait_s(source)
+    return sorted(turn for turn in turns if 0 <= turn[0] < 1000)
+
+
+def found_by(
+    turns: list[tuple[float, list[BlockHash]]], total: int, reuse: OnlineReuse | None
+) -> int:
+    """Blocks found after a minute with only what is worth keeping; None: with all that fits."""
+    cached: OrderedDict[BlockHash, None] = OrderedDict()
+    kept, told_s, found = total, 0.0, 0
+    for at_s, prompt in turns:
+        if reuse is not None and at_s >= told_s:
+            kept, told_s = reuse.kept_blocks(at_s), at_s + 1.0
+        while len(cached) > kept:
+            cached.popitem(last=False)
+        hit = next((i for i, block in enumerate(prompt) if block not in cached), len(prompt))
+        found += hit if at_s > 60 else 0
+        for block in reversed(prompt):
+            cached[block] = None
+            cached.move_to_end(block)
+        if reuse is not None:
+            turn(reuse, prompt, at_s)
+    return found
+
+
+@pytest.mark.parametrize("waits", WAITS)
+def test_conversations_find_what_the_whole_cache_would_have_found(waits: str) -> None:
+    """However their waits are distributed, where the cache holds them."""
+    turns = turns_of_many(WAITS[waits])
+    total = 800
+    reuse = OnlineReuse(total)
+    assert found_by(turns, total, reuse) >= 0.95 * found_by(turns, total, None)
 
 
 @given(
