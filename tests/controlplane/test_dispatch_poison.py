@@ -42,6 +42,19 @@ async def heed_cancels(agent: SimAgent, reason: str = "suspects") -> None:
             agent.give_back(agent.held[item["chunk_id"]])
 
 
+async def paused_s(desk: Lab) -> float:
+    """For how long the only pod gets nothing."""
+    (view,) = (await desk.plane.admin.get("/internal/v1/agents")).json()["data"]
+    return float(view["paused_s"])
+
+
+async def pause_is_over(desk: Lab, agent: SimAgent) -> None:
+    """As if the pause had ended a second ago."""
+    async with desk.plane.services.database.transaction() as session:
+        await session.execute(update(Agent).values(pause_until=db_now() - 1))
+    agent.restart()  # a new process asks the database anew
+
+
 async def test_rule_5_a_line_that_kills_the_engine_fails_alone(desk: Lab) -> None:
     """§8.5: after two deaths as the only offline line it fails; every other line completes."""
     count, poison = 32, 11
@@ -175,20 +188,35 @@ async def test_rule_5_a_death_without_suspects_pauses_the_pod(desk: Lab) -> None
     assert reply["deaths_accepted"] == ["death-1"]
     for _ in range(3):
         assert (await bad.sync())["chunks"] == []
-    (view,) = (await desk.plane.admin.get("/internal/v1/agents")).json()["data"]
-    assert 0 < view["paused_s"] <= 60
+    assert 0 < await paused_s(desk) <= 60
     await good.ready()
     await desk.syncs_until(good, lambda: bool(good.held), room=ROOM)
-    async with desk.plane.services.database.transaction() as session:
-        await session.execute(
-            update(Agent).where(Agent.agent_id == "pod-0").values(pause_until=db_now() - 1)
-        )
-    bad.restart()  # a new process asks the database anew
+    await pause_is_over(desk, bad)
     await desk.syncs_until(bad, lambda: bool(bad.held), room=ROOM)
     for agent in (bad, good):
         for lease in list(agent.held.values()):
             assert await agent.finish(lease) == "accepted"
     await desk.assert_whole(await desk.works_until(good, batch_id, "completed"), 40)
+
+
+async def test_rule_5_work_between_two_deaths_makes_the_pause_short_again(desk: Lab) -> None:
+    """§8.5: only an engine that dies again and again without doing anything pauses for longer."""
+    batch_id = await desk.submit(8, documents=1)
+    agent = desk.agent()
+    await agent.ready()
+    for number, least_s in enumerate((0, 60, 120)):
+        agent.dies(f"death-{number}", [])
+        await agent.sync()
+        assert least_s < await paused_s(desk) <= max(60, 2 * least_s)
+        await pause_is_over(desk, agent)
+    await desk.syncs_until(agent, lambda: bool(agent.held))
+    (lease,) = agent.held.values()
+    assert await agent.finish(lease, only={1, 2, 3}) == "accepted"
+    agent.dies("death-after-work", [])
+    await agent.sync()
+    assert 0 < await paused_s(desk) <= 60
+    await pause_is_over(desk, agent)
+    await desk.assert_whole(await desk.works_until(agent, batch_id, "completed"), 8)
 
 
 async def test_rule_5_committed_lines_are_never_suspects(desk: Lab) -> None:

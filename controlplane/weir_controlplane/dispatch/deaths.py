@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import structlog
-from sqlalchemy import select, update
+from sqlalchemy import exists, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -26,7 +26,7 @@ from weir_controlplane.dispatch.poison import (
 from weir_controlplane.dispatch.restructure import cut_open_chunks, marked_lines
 from weir_controlplane.dispatch.work import ReportedDeath
 from weir_controlplane.store.clock import db_now
-from weir_controlplane.store.fleet_models import Agent, Death
+from weir_controlplane.store.fleet_models import Agent, Death, Incarnation
 from weir_controlplane.store.line_index import lines_of_ranges, unpack_lines
 from weir_controlplane.store.models import Batch, Chunk, ChunkResult, Suspect
 
@@ -195,14 +195,26 @@ async def _pause(session: AsyncSession, agent_id: str, now_s: float) -> float:
             select(Agent.pauses, Agent.pause_until).where(Agent.agent_id == agent_id)
         )
     ).one()
-    in_a_row = row.pause_until is not None and now_s - row.pause_until < MAX_PAUSE_S
-    pauses = row.pauses + 1 if in_a_row else 1
+    pauses = 1
+    if row.pause_until is not None and now_s - row.pause_until < MAX_PAUSE_S:
+        began_s = row.pause_until - pause_s(row.pauses)
+        if not await _has_committed(session, agent_id, leased_after_s=began_s):
+            pauses = row.pauses + 1
     until = now_s + pause_s(pauses)
     await session.execute(
         update(Agent).where(Agent.agent_id == agent_id).values(pauses=pauses, pause_until=until)
     )
     _log.warning("dispatch_paused", agent_id=agent_id, pause_s=pause_s(pauses))
     return until
+
+
+async def _has_committed(session: AsyncSession, agent_id: str, *, leased_after_s: float) -> bool:
+    """Whether the pod has done work that it was given since then: its engine runs lines."""
+    own = select(Incarnation.id).where(Incarnation.agent_id == agent_id)
+    done = exists().where(
+        Chunk.leased_by.in_(own), Chunk.state == "done", Chunk.leased_at > leased_after_s
+    )
+    return bool((await session.execute(select(done))).scalar_one())
 
 
 async def clear_suspects(

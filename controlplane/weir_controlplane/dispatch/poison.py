@@ -87,5 +87,8 @@ def _others_failed(batch: str, known: Mapping[Line, Suspicion]) -> dict[Line, Su
 
 
 def pause_s(pauses: int) -> float:
-    """How long a pod gets nothing after its ``pauses``-th death in a row without suspects."""
+    """How long a pod gets nothing after its ``pauses``-th death in a row without suspects.
+
+    In a row: it has committed no work that it was given between them.
+    """
     return float(min(MAX_PAUSE_S, PAUSE_S * 2.0 ** min(max(pauses - 1, 0), 10)))

@@ -41,7 +41,7 @@ class Agent(Base):
     policy: Mapped[dict[str, Any] | None]  # the last one issued
     last_sync_at: Mapped[float]
     pause_until: Mapped[float | None]  # no chunks before (§8.5)
-    pauses: Mapped[int] = mapped_column(default=0)  # deaths without suspects since the last commit
+    pauses: Mapped[int] = mapped_column(default=0)  # in a row, without work committed between
 
 
 class Incarnation(Base):
