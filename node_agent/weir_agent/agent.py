@@ -193,6 +193,8 @@ class Agent:
         log.error("engine.died", kind=kind, death_id=death.death_id, resident=len(death.resident))
         self._engine.kill()
         await asyncio.sleep(ERRORS_OUT_S)  # clients get their errors
+        if self._offline is not None:
+            self._offline.work.leave()
         return f"the engine is gone ({kind})"
 
     def _set_slots(self, slots: int) -> None:

@@ -46,6 +46,7 @@ class KeptProfile:
         except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
             log.warning("latency_profile.ignored", path=str(self._path), reason=str(error))
             return None
+        log.info("latency_profile.taken_up", path=str(self._path))
         return profile
 
     def write(self, profile: Mapping[str, Any]) -> None:

@@ -131,13 +131,14 @@ def _serve(
     """The child: an engine and the agent over it, until the end of either."""
     from weir_agent.vllm_bridge import arguments, serving  # noqa: PLC0415 - imports vLLM
 
-    kept = KeptProfile(settings.data_dir, identity=arguments.identity(args))
+    identity = arguments.identity(args)  # before vLLM fills its arguments in
+    kept = KeptProfile(settings.data_dir, identity=identity)
     arguments.warm(args, kept.read())
 
     async def main() -> int:
         log_loop_errors(asyncio.get_running_loop())
         try:
-            engine = await serving.start(args, settings)
+            engine = await serving.start(args, settings, identity=identity)
         except SettingsError as error:
             _refuse(str(error))
         except RuntimeError as error:  # vLLM's word for an engine process that did not start

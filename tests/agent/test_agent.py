@@ -167,6 +167,32 @@ async def test_a_restarted_agent_keeps_stored_results_of_adopted_chunks(
     assert control_plane.commits[0]["attempt"] == 2
 
 
+async def test_results_on_their_way_outlive_the_death_of_the_engine(
+    start_agent: StartAgent, control_plane: FakeControlPlane
+) -> None:
+    """Design §8 rule 3: they stay on disk until told accepted, stale or gone."""
+    control_plane.add_chunk(completion_lines(6))
+    control_plane.fail_uploads = 10_000
+    first = FakeEngine()
+    async with start_agent(first) as running:
+        await running.until(lambda: len(first.executed) == 6 and not first.resident)
+        offline = running.agent._offline
+        assert offline is not None
+        await running.until(lambda: bool(offline.work._closers))
+        first.dead = True
+        with pytest.raises(EngineDiedError):
+            await running.task
+        async with asyncio.timeout(PATIENCE_S):
+            while offline.work._closers:  # noqa: ASYNC110 - as the process would end
+                await asyncio.sleep(0.01)
+    control_plane.fail_uploads = 0
+    second = FakeEngine()
+    async with start_agent(second) as running:
+        await running.until(lambda: control_plane.done)
+    assert sorted(control_plane.results) == [1, 2, 3, 4, 5, 6]
+    assert second.executed == []
+
+
 async def test_a_lost_commit_reply_doubles_nothing(
     start_agent: StartAgent, control_plane: FakeControlPlane
 ) -> None:

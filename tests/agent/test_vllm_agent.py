@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ class RealAgent:
         self, folder: Path, model: Path, control_plane: FakeControlPlane, url: str
     ) -> None:
         self.control_plane = control_plane
+        self.again = partial(RealAgent, folder, model, control_plane, url)
         self.port = free_port()
         self.log = folder / "agent.log"
         self.http = httpx.Client(
@@ -295,5 +297,17 @@ def test_sigterm_finishes_streams_and_hands_work_back(agent: RealAgent) -> None:
     assert all(chunk.state != "leased" for chunk in plane.chunks.values())
     assert all(len(records) == 1 for records in plane.results.values())
     kept = json.loads((agent.log.parent / "data" / "latency_profile.json").read_text())["profile"]
-    warmed = models.create(kept["model"], kept).state()  # the next engine starts with it
+    warmed = models.create(kept["model"], kept).state()
     assert warmed["coefficients"] == pytest.approx(kept["coefficients"])
+
+
+def test_the_next_start_takes_up_what_the_engine_learned(agent: RealAgent) -> None:
+    """Design §9: a saved profile warms the latency model up."""
+    assert agent.process.poll() == 0
+    again = agent.again()
+    try:
+        assert '"latency_profile.taken_up"' in again.log.read_text()
+        assert again.http.post("/v1/chat/completions", json=CHAT).status_code == 200
+    finally:
+        stop(again.process, within_s=60)
+        again.http.close()

@@ -156,7 +156,8 @@ def check_vllm(model: str, data_dir: str) -> None:
 
     async def main() -> None:
         args = arguments.parse(settings, engine_args.split())
-        await check_engine(await serving.start(args, settings))
+        identity = arguments.identity(args)
+        await check_engine(await serving.start(args, settings, identity=identity))
 
     asyncio.run(main())
     os._exit(0)  # vLLM's own end would wait for the engine that was killed

@@ -191,6 +191,10 @@ class ChunkWork:
                 self._close(chunk)
         if self._closers:
             await asyncio.wait(self._closers, timeout=within_s)
+        self.leave()
+
+    def leave(self) -> None:
+        """Delivers nothing any more: what is stored waits on disk for the next process."""
         for closer in self._closers:
             closer.cancel()
 

@@ -90,7 +90,7 @@ def identity(args: Any) -> str:
     given = {
         name: value
         for name, value in vars(args).items()
-        if name not in {"host", "port", "additional_config"}
+        if name not in {"host", "port", "api_key", "additional_config"}
     }
     parts = (vllm.__version__, current_platform.get_device_name(), given)
     return sha256(json.dumps(parts, default=str, sort_keys=True).encode()).hexdigest()

@@ -37,7 +37,6 @@ from weir_agent.engine import (
     ServedModel,
 )
 from weir_agent.settings import AgentSettings, SettingsError
-from weir_agent.vllm_bridge.arguments import identity
 from weir_agent.vllm_bridge.environment import start_engine_by_fork
 from weir_agent.vllm_bridge.facade import CURRENT, OfflineView, OnlineView, Submission
 from weir_agent.vllm_bridge.messages import LATENCY_PROFILE
@@ -169,8 +168,10 @@ class VllmEngine:
         await asyncio.to_thread(self._llm.shutdown, within_s)
 
 
-async def start(args: Any, settings: AgentSettings) -> VllmEngine:
+async def start(args: Any, settings: AgentSettings, *, identity: str) -> VllmEngine:
     """A running engine and its applications; blocks the loop while the engine starts.
+
+    ``identity`` names what its steps cost on: vLLM fills ``args`` in, so it is of before.
 
     Raises:
         SettingsError: this vLLM, or this configuration of it, cannot run under Weir.
@@ -191,13 +192,15 @@ async def start(args: Any, settings: AgentSettings) -> VllmEngine:
         disable_log_stats=args.disable_log_stats,
     )
     try:
-        return await _with_applications(llm, args, settings)
+        return await _with_applications(llm, args, settings, identity)
     except BaseException:
         llm.shutdown(0)
         raise
 
 
-async def _with_applications(llm: Any, args: Any, settings: AgentSettings) -> VllmEngine:
+async def _with_applications(
+    llm: Any, args: Any, settings: AgentSettings, identity: str
+) -> VllmEngine:
     await llm.reset_mm_cache()
     tasks = await llm.get_supported_tasks()
     online = build_app(args, tasks, llm.model_config)
@@ -214,7 +217,7 @@ async def _with_applications(llm: Any, args: Any, settings: AgentSettings) -> Vl
         )
         for name in names
     )
-    return VllmEngine(llm, identity=identity(args), app=online, offline_app=offline, models=models)
+    return VllmEngine(llm, identity=identity, app=online, offline_app=offline, models=models)
 
 
 def _offline_application() -> Any:
