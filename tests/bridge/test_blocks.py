@@ -249,8 +249,8 @@ def test_only_blocks_of_ones_own_are_released() -> None:
     pool.run(request("a", "abcdefghi", offline=True), blocks=3)
     pool.run(request("b", "abcdefghj", offline=True), blocks=3)
     assert pool.kv.held_blocks(RequestId("a")) == 3
-    assert pool.kv.releasable_blocks(RequestId("a")) == 1
-    assert pool.kv.releasable_blocks(RequestId("nobody")) == 0
+    assert pool.kv.releasable_blocks([RequestId("a")]) == 1
+    assert pool.kv.releasable_blocks([RequestId("nobody")]) == 0
 
 
 def test_a_hit_goes_on_into_the_block_in_which_two_prompts_part() -> None:

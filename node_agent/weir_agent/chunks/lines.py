@@ -19,6 +19,7 @@ from weir_agent.engine import Engine, EngineBusyError, LineOutcome, OfflineLine
 
 BUSY_PAUSE_S, BUSY_PAUSE_MOST_S = 0.1, 5.0
 MEAN_WEIGHT = 0.1
+FIRST_GUESS_TOKENS = 256  # the control plane's default for such lines, too
 
 
 class OutputLengths:
@@ -35,11 +36,14 @@ class OutputLengths:
         while len(self._means) > self._batches:
             self._means.pop(next(iter(self._means)))
 
-    def expected(self, batch_id: str, bound_tokens: int | None) -> int | None:
-        """The expectation within the line's own bound; the bound alone before anything is seen."""
+    def expected(self, batch_id: str, bound_tokens: int | None) -> int:
+        """The expectation within the line's own bound; the bound alone before anything is seen.
+
+        A line without a bound may fill the model's context: for that KV blocks may never be free.
+        """
         mean = self._means.get(batch_id)
         if mean is None:
-            return bound_tokens
+            return FIRST_GUESS_TOKENS if bound_tokens is None else bound_tokens
         rounded = max(1, round(mean))
         return rounded if bound_tokens is None else min(rounded, bound_tokens)
 

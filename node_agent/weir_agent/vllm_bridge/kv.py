@@ -3,7 +3,8 @@
 Counts by class come from ``ledger``; the free list from ``queue``.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,9 +99,12 @@ class VllmKv:
         """Blocks that the request references now."""
         return len(self._table(request_id))
 
-    def releasable_blocks(self, request_id: RequestId) -> int:
-        """Blocks that only this request references."""
-        return [block.ref_cnt for block in self._table(request_id)].count(1)
+    def releasable_blocks(self, request_ids: Sequence[RequestId]) -> int:
+        """Blocks that only these requests reference."""
+        tables = [self._table(request_id) for request_id in request_ids]
+        held = Counter(block.block_id for table in tables for block in table)
+        references = {block.block_id: block.ref_cnt for table in tables for block in table}
+        return sum(references[block] == count for block, count in held.items())
 
     def hit(self, request: Request) -> PrefixHit:
         """The prefix hit that vLLM would give the request now."""

@@ -4,6 +4,7 @@ Used by the simulator and by weir_torch; under vLLM its own block pool takes thi
 admit or preempt is the scheduler's decision: an allocation that does not fit is an error here.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby, islice
 
@@ -91,13 +92,15 @@ class KvManager:
         holding = self._holdings.find(request_id)
         return 0 if holding is None else len(holding.blocks)
 
-    def releasable_blocks(self, request_id: RequestId) -> int:
-        """Blocks that only this request references."""
-        holding = self._holdings.find(request_id)
-        if holding is None:
-            return 0
+    def releasable_blocks(self, request_ids: Sequence[RequestId]) -> int:
+        """Blocks that only these requests reference."""
+        held: Counter[int] = Counter()
+        for request_id in request_ids:
+            holding = self._holdings.find(request_id)
+            if holding is not None:
+                held.update(holding.blocks)
         references = self._table.references
-        return list(map(references.__getitem__, holding.blocks)).count(1)
+        return sum(references[block] == count for block, count in held.items())
 
     def hit(self, request: Request) -> PrefixHit:
         """The prefix hit that an admission now would get: at most the known tokens - 1."""

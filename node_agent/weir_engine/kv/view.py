@@ -4,6 +4,7 @@ The simulator and weir_torch answer with ``kv.manager.KvManager``; the vLLM brid
 vLLM's own block pool. Reading only: nothing here changes a block.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -65,8 +66,8 @@ class KvView(Protocol):
         """Blocks that the request references now; 0 for one that is not running."""
         ...
 
-    def releasable_blocks(self, request_id: RequestId) -> int:
-        """Blocks that would become free if the request were preempted now."""
+    def releasable_blocks(self, request_ids: Sequence[RequestId]) -> int:
+        """Blocks that would become free if these requests were preempted now, together."""
         ...
 
     def hit(self, request: Request) -> PrefixHit:

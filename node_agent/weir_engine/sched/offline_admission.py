@@ -11,7 +11,7 @@ from weir_engine.config import Policy
 from weir_engine.ids import BlockHash
 from weir_engine.request import Request
 from weir_engine.sched.draft import StepDraft
-from weir_engine.sched.kv_growth import GrowthToEnds, GrowthToPeak, KvGrowth
+from weir_engine.sched.kv_growth import GrowthToEnds, GrowthToPeak, KvGrowth, Need
 from weir_engine.sched.online_room import OnlineRoom
 from weir_engine.sched.state import SchedulerState
 from weir_engine.sched.step_room import StepRoom
@@ -62,7 +62,7 @@ class OfflineAdmission:
         for request in chain(list(self._state.resuming.values()), pool):
             if free_slots(draft, policy) < 1:
                 return
-            if not _may_join(draft, request) or _lacks(draft, request, awaited):
+            if not _may_join(draft, policy, request) or _lacks(draft, request, awaited):
                 continue
             hit = self._state.kv.hit(request)
             if hit.comes or waits_for_leader(self._state, draft, request, hit.tokens):
@@ -78,8 +78,7 @@ class OfflineAdmission:
             )
             need = growth.need(draft, request, hit.tokens, draft.hit_blocks(hit))
             fits = need.free <= draft.blocks_left - spare
-            allowed = draft.offline_blocks + need.held <= policy.offline_kv_blocks
-            if tokens == 0 or not (fits and allowed):
+            if tokens == 0 or not (fits and _allowed(draft, policy, need)):
                 return
             growth.admit(draft, request, hit.tokens, tokens)
             draft.admit(request, hit, tokens, reason="offline-admit")
@@ -124,6 +123,18 @@ def _useful_blocks(draft: StepDraft, request: Request) -> int:
     return min((request.known_tokens - 1) // draft.block_size_tokens, len(request.block_hashes))
 
 
-def _may_join(draft: StepDraft, request: Request) -> bool:
-    """False for what this very step preempted, and for a solo request that has company."""
-    return request.id not in draft.preempted and not (request.solo and draft.offline_seqs)
+def _may_join(draft: StepDraft, policy: Policy, request: Request) -> bool:
+    """False for what this very step preempted, and for a solo request that has company.
+
+    Nor may what is longer than the threshold by itself: others go on meanwhile.
+    """
+    if request.id in draft.preempted or (request.solo and draft.offline_seqs):
+        return False
+    return draft.blocks_for(0, request.known_tokens) <= policy.offline_kv_blocks
+
+
+def _allowed(draft: StepDraft, policy: Policy, need: Need) -> bool:
+    """Whether it stays within the threshold until its end; alone it may turn out shorter."""
+    if draft.offline_seqs == 0:
+        return True
+    return draft.offline_blocks + need.held <= policy.offline_kv_blocks

@@ -34,7 +34,7 @@ class OfflineDecodeControl:
         for request in left_out:
             if request.known_tokens <= room:
                 room -= request.known_tokens
-                freed = self._state.kv.releasable_blocks(request.id)
+                freed = self._state.kv.releasable_blocks([request.id])
                 draft.drop(request, freed, reason="offline-to-cpu", to_cpu=True)
         if not left_out:
             self._recall(draft, policy, limit_s)

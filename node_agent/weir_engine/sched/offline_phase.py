@@ -97,7 +97,7 @@ class OfflinePhase:
         added = draft.decode_requests - online_decodes
         blocked |= self._restoring.fill(draft, policy, lacking, limit_s, must_move=must_move)
         if blocked:
-            self._give_way(draft, running)
+            self._give_way(draft, policy, running)
             return
         # Those that are held back already are company enough.
         alone = added == len(requests) and not prefill_first
@@ -216,14 +216,21 @@ class OfflinePhase:
             draft.add_prefill(work, computed)
         return blocked
 
-    def _give_way(self, draft: StepDraft, running: list[Request]) -> None:
+    def _give_way(self, draft: StepDraft, policy: Policy, running: list[Request]) -> None:
         """Offline requests block each other: the last arrival frees its blocks for the others.
 
-        Not where online works on blocks with two ends: what it has taken comes free again.
+        Not where online works on blocks with two ends: what it has taken comes free again. Alone a
+        request waits for the threshold to rise, unless others wait that may fit under it.
         """
         if any(work.reason.startswith("offline") for work in draft.work):
             return
-        if len(running) == 1 or (self._ends.there and draft.work):
-            return  # alone it waits for the threshold to rise
+        if self._ends.there and draft.work:
+            return
+        if len(running) == 1 and not self._keeps_others_out(draft, policy):
+            return
         last = max(running, key=lambda request: (request.arrival_s, request.id))
-        draft.drop(last, self._state.kv.releasable_blocks(last.id), reason="offline-needs-room")
+        draft.drop(last, self._state.kv.releasable_blocks([last.id]), reason="offline-needs-room")
+
+    def _keeps_others_out(self, draft: StepDraft, policy: Policy) -> bool:
+        full = draft.offline_blocks >= policy.offline_kv_blocks > 0
+        return full and self._state.offline_waiting > 0

@@ -17,7 +17,7 @@ from weir_engine.sched.fewest_late import FewestLate
 from weir_engine.sched.order import OnlineOrder
 from weir_engine.sched.pace import Pace
 from weir_engine.sched.plan import Work
-from weir_engine.sched.preemption import offline_victims, online_victim
+from weir_engine.sched.preemption import everyone, offline_victims, online_victim
 from weir_engine.sched.prompt_queue import queue_s, token_s
 from weir_engine.sched.state import SchedulerState
 
@@ -304,16 +304,15 @@ class OnlinePhase:
             offline,
             blocks=lacking,
             slots=slots,
-            releasable=lambda victim: draft.freed_by(kv.releasable_blocks(victim)),
+            releasable=kv.releasable_blocks,
+            adopted_blocks=draft.adopted_blocks,
         )
-        if victims is not None:
-            for victim in victims:
-                draft.drop(victim, kv.releasable_blocks(victim.id), reason="online-needs-room")
-            return True
-        if admit:
+        if victims is None and admit:
             return False
-        for victim in offline:
-            draft.drop(victim, kv.releasable_blocks(victim.id), reason="online-needs-room")
+        for victim, freed in victims or everyone(offline, kv.releasable_blocks):
+            draft.drop(victim, freed, reason="online-needs-room")
+        if victims is not None:
+            return True
         planned = {work.request_id for work in draft.work}
         while blocks > draft.blocks_left:
             others = [
@@ -324,5 +323,5 @@ class OnlinePhase:
             last = online_victim(others, request)
             if last is None:
                 return False
-            draft.drop(last, kv.releasable_blocks(last.id), reason="online-earlier-needs-room")
+            draft.drop(last, kv.releasable_blocks([last.id]), reason="online-earlier-needs-room")
         return True

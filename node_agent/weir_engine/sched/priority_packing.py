@@ -24,7 +24,7 @@ from weir_engine.sched.offline_admission import waits_for_leader
 from weir_engine.sched.packed_step import PackedStep, Share
 from weir_engine.sched.packing import Packed
 from weir_engine.sched.plan import StepOutcome, StepPlan
-from weir_engine.sched.preemption import offline_victims
+from weir_engine.sched.preemption import everyone, offline_victims
 from weir_engine.sched.remaining_time import RemainingTime
 from weir_engine.sched.state import SchedulerState
 
@@ -177,12 +177,13 @@ class PriorityPacking(StepListener):
             offline,
             blocks=lacking,
             slots=slots,
-            releasable=lambda name: draft.freed_by(self._state.kv.releasable_blocks(name)),
+            releasable=self._state.kv.releasable_blocks,
+            adopted_blocks=draft.adopted_blocks,
         )
         if victims is None and share.hit is not None:
             return False
-        for victim in offline if victims is None else victims:
-            self._drop(draft, victim, "online-needs-room")
+        for victim, freed in victims or everyone(offline, self._state.kv.releasable_blocks):
+            draft.drop(victim, freed, reason="online-needs-room")
         return self._drop_online(draft, step, share)
 
     def _drop_online(self, draft: StepDraft, step: PackedStep, share: Share) -> bool:
@@ -201,7 +202,7 @@ class PriorityPacking(StepListener):
         return [request for request in running if request.id not in draft.preempted]
 
     def _drop(self, draft: StepDraft, request: Request, reason: str) -> None:
-        draft.drop(request, self._state.kv.releasable_blocks(request.id), reason=reason)
+        draft.drop(request, self._state.kv.releasable_blocks([request.id]), reason=reason)
 
     # -- offline: lines 15 to 33 ------------------------------------------------------------
 

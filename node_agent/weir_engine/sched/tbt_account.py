@@ -22,6 +22,8 @@ _BANK_LOW = 0.25
 _CREDIT_SHARE = 0.9
 _FIRST_CREDIT = 2.0
 _MOST_CREDIT = 20.0
+# Late tokens that are still paid back; more are of an overload that no credit mends.
+_MOST_DEBT = 300.0
 # Late tokens on credit for prompts that would miss a percentile of TTFT in chunks.
 _OVERDRAFT = 20.0
 # What the mean account may save, and owe, in tokens whose tolerance went unused: savings of so many
@@ -123,7 +125,7 @@ class TailTbtAccount(QuietAccount):
         """Feeds the tail and the credit."""
         threshold_s = self._threshold_s - self._delay_s
         over = tbt_s > threshold_s
-        self._credit = min(_MOST_CREDIT, self._credit + self._allowed - over)
+        self._credit = min(_MOST_CREDIT, max(-_MOST_DEBT, self._credit + self._allowed - over))
         if self._whole_prefill:  # what a whole prefill made late was paid for
             over = over and tbt_s - offline_delay_s <= threshold_s
         self._feedback.observe(over=over)

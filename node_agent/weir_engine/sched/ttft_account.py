@@ -13,7 +13,7 @@ from weir_engine.sched.prompt_queue import beside_prompts_s
 # Before anything was measured, offline work may cost this share of the threshold, or what a step
 # full of prompts leaves of it.
 _FIRST_SHARE = 0.05
-# The mean account spends over this many coming requests, or this share of those seen.
+# The mean account spends over this many coming requests, or this share of those it remembers.
 _HORIZON_REQUESTS = 8.0
 _HORIZON_SHARE = 0.15
 _SAVINGS_SHARE = 0.3
@@ -45,6 +45,9 @@ _OWED_REQUESTS = 30.0
 # with the weight of this many requests.
 _FIRST_TOLERANCE = 0.1
 _FIRST_REQUESTS = 8
+# What was measured is forgotten when no online request got its first token for so long: without
+# traffic nothing else would ever correct it.
+_FORGET_S = 60.0
 # A known reference weighs as much as this many measured requests.
 _REFERENCE_REQUESTS = 30
 
@@ -77,9 +80,11 @@ class MeanTtftAccount(QuietAccount):
         )
         self._seen = 0
         self._prior = _FIRST_REQUESTS if slo.reference_s is None else _REFERENCE_REQUESTS
-        self._alone_s = slo.reference_s or (1 - _FIRST_TOLERANCE) * slo.threshold_s
+        self._first_alone_s = slo.reference_s or (1 - _FIRST_TOLERANCE) * slo.threshold_s
+        self._alone_s = self._first_alone_s
         self._accrued_s2 = 0.0
         self._last_s: float | None = None
+        self._quiet_since_s = 0.0
 
     @property
     def tolerance_s(self) -> float:
@@ -94,7 +99,7 @@ class MeanTtftAccount(QuietAccount):
     @property
     def wait_s(self) -> float:
         """Mean wait behind offline steps that a coming request can afford."""
-        horizon = max(_HORIZON_REQUESTS, _HORIZON_SHARE * self._seen)
+        horizon = max(_HORIZON_REQUESTS, _HORIZON_SHARE * min(self._seen, _SAMPLES))
         share_s = self._share_s
         # Savings lengthen a step by a part of it only: longer ones gain little and make a tail.
         wait_s = share_s + min(self._bank.level_s / horizon, _SAVINGS_SHARE * share_s)
@@ -102,16 +107,26 @@ class MeanTtftAccount(QuietAccount):
 
     def step_limit(self, load: OnlineLoad) -> StepLimit:
         """As long as the affordable wait pays for, or twice the fixed cost in turns."""
+        if load.prefills or load.decoders:
+            self._quiet_since_s = load.now_s
         if load.prefills:
             return StepLimit(seconds=load.base_s, reason="ttft-prefill")
+        quiet_s = load.now_s - self._quiet_since_s
+        if quiet_s >= _FORGET_S and self._seen:
+            self._forget()
         wait_s = self.wait_s
         length_s = max(_length_s(load, wait_s), _SHORTEST_STEPS * load.idle_step_s)
         elapsed_s = 0.0 if self._last_s is None else max(0.0, load.now_s - self._last_s)
         accrued_s2 = self._accrued_s2 + wait_s * elapsed_s
         if accrued_s2 >= 0:
             return StepLimit(seconds=length_s, reason="ttft-mean")
-        idle_s = -accrued_s2 / wait_s if wait_s > 0 else None
+        idle_s = -accrued_s2 / wait_s if wait_s > 0 else max(_FORGET_S - quiet_s, 0.0)
         return StepLimit(seconds=load.base_s, reason="ttft-mean", idle_s=idle_s)
+
+    def _forget(self) -> None:
+        self._seen = 0
+        self._alone_s = self._first_alone_s
+        self._bank.level_s = 0.0
 
     def on_step(self, times: StepTimes) -> None:
         """Charges the step's residual and accrues the time that passed."""
@@ -120,7 +135,10 @@ class MeanTtftAccount(QuietAccount):
             self._accrued_s2 += wait_s * max(0.0, times.ended_s - self._last_s)
         self._last_s = times.ended_s
         if times.offline:
-            self._accrued_s2 -= max(0.0, times.duration_s**2 - times.base_s**2) / 2
+            # A pause of the machine is no step: what it cost is measured, and nobody waits longer
+            # for offline work because of it than for a step as long as the threshold.
+            cost_s2 = max(0.0, times.duration_s**2 - times.base_s**2) / 2
+            self._accrued_s2 -= min(cost_s2, self._threshold_s**2 / 2)
         # Credit of idle times is not hoarded: it would come out as one long step.
         self._accrued_s2 = min(self._accrued_s2, wait_s * max(wait_s, 0.02))
 
@@ -129,6 +147,8 @@ class MeanTtftAccount(QuietAccount):
         # One outlier must not hide what the others leave: it counts for twice the threshold.
         alone_s = min(max(ttft_s - offline_delay_s, 0.0), 2 * self._threshold_s)
         self._seen += 1
+        if self._last_s is not None:
+            self._quiet_since_s = max(self._quiet_since_s, self._last_s)
         weight = 1 / min(self._seen + self._prior, _SAMPLES)
         self._alone_s += (alone_s - self._alone_s) * weight
         self._bank.add(self._share_s - offline_delay_s)

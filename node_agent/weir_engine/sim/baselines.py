@@ -165,7 +165,7 @@ class StockScheduler:
         while blocks > draft.blocks_left:
             others = [r for r in self._running.values() if r.id not in draft.preempted]
             last = max(others, key=self._rank)
-            draft.drop(last.id, self._kv.releasable_blocks(last.id))
+            draft.drop(last.id, self._kv.releasable_blocks([last.id]))
             if last is request:
                 return
         draft.take(Work(request_id=request.id, tokens=tokens), blocks)
@@ -204,7 +204,7 @@ class StockScheduler:
             r for r in self._running.values() if not r.is_online and r.id not in draft.preempted
         ]
         for victim in sorted(offline, key=self._rank, reverse=True):
-            draft.drop(victim.id, self._kv.releasable_blocks(victim.id))
+            draft.drop(victim.id, self._kv.releasable_blocks([victim.id]))
             if draft.has_room(blocks):
                 return True
         return False

@@ -135,7 +135,7 @@ class BothEndsMachine(RuleBasedStateMachine):
     @rule(data=st.data(), preempt=st.booleans())
     def leave(self, data: st.DataObject, preempt: bool) -> None:
         request = data.draw(st.sampled_from(self.running), label="request")
-        free, released = self.manager.free_blocks, self.manager.releasable_blocks(request.id)
+        free, released = self.manager.free_blocks, self.manager.releasable_blocks([request.id])
         if preempt:
             self.manager.preempt(request)
             self.manager.forget(request.id)

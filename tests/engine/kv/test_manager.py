@@ -275,5 +275,5 @@ def test_sizes_and_ids_are_answered_for_requests_that_hold_nothing() -> None:
     kv = _manager(4)
     assert (kv.total_blocks, kv.block_size_tokens) == (4, _BLOCK)
     assert kv.blocks(RequestId("none")) == ()
-    assert kv.held_blocks(RequestId("none")) == kv.releasable_blocks(RequestId("none")) == 0
+    assert kv.held_blocks(RequestId("none")) == kv.releasable_blocks([RequestId("none")]) == 0
     assert kv.free(RequestId("none")) == 0

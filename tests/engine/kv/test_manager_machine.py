@@ -148,7 +148,7 @@ class KvMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def preempt(self, data: st.DataObject) -> None:
         request = data.draw(st.sampled_from(self.running), label="request")
-        released = self.kv.releasable_blocks(request.id)
+        released = self.kv.releasable_blocks([request.id])
         free = self.kv.free_blocks
         assert self.kv.preempt(request) == released == self.kv.free_blocks - free
         request.preemptions += 1

@@ -177,9 +177,9 @@ class MiniEngine:
         shape = plan.shape
         return STEP_S + TOKEN_S * shape.prefill_tokens + self.decode_s * shape.decode_requests
 
-    def run(self, steps: int = 500) -> None:
+    def run(self, steps: int = 500, *, left: int = 0) -> None:
         for _ in range(steps):
-            if not self.live:
+            if len(self.live) <= left:
                 return
             self.step()
         raise AssertionError(f"{sorted(self.live)} did not end within {steps} steps")

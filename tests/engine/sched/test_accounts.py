@@ -84,6 +84,14 @@ class TestTailTbt:
             account.on_token(0.01, offline_delay_s=0.0)
         assert account.prefill_limit(few) == inf
 
+    def test_an_overload_is_paid_back_within_minutes(self) -> None:
+        account = TailTbtAccount(slo(Metric.TBT, "p99", 0.1), exact_model(), whole_prefill=True)
+        for _ in range(100_000):
+            account.on_token(0.3, offline_delay_s=0.0)
+        for _ in range(40_000):  # forty seconds of a busy engine
+            account.on_token(0.05, offline_delay_s=0.0)
+        assert account.prefill_limit(load(decoders=1, earliest_token_s=0.0)) == inf
+
     def test_prompts_too_late_in_chunks_overdraw_the_credit(self) -> None:
         account = TailTbtAccount(
             slo(Metric.TBT, "p99", 0.1), exact_model(), whole_prefill=True, ttft_tail_s=1.0
@@ -276,6 +284,48 @@ class TestMeanTtft:
         for _ in range(60):
             account.on_first_token(0.1, offline_delay_s=0.0)
         assert account.wait_s > 0.02
+
+    def test_one_slow_first_token_does_not_keep_offline_work_out_all_night(self) -> None:
+        account = MeanTtftAccount(slo(Metric.TTFT, "mean", 0.2))
+        account.on_step(StepTimes(ended_s=5.0, duration_s=5.0, base_s=5.0, offline=False))
+        account.on_first_token(5.0, offline_delay_s=0.0)
+        account.on_step(StepTimes(ended_s=5.1, duration_s=0.1, base_s=0.0, offline=True))
+        limit = account.step_limit(load(5.1))
+        assert limit.seconds == 0.0
+        assert limit.idle_s is not None  # it says when to ask again, and then there is something
+        asked_s = 5.1
+        while account.step_limit(load(asked_s)).seconds == 0.0:
+            asked_s += max(account.step_limit(load(asked_s)).idle_s or 0.0, 0.001)
+            assert asked_s < 120
+        assert account.wait_s == MeanTtftAccount(slo(Metric.TTFT, "mean", 0.2)).wait_s
+
+    def test_while_online_requests_run_nothing_is_forgotten(self) -> None:
+        account = MeanTtftAccount(slo(Metric.TTFT, "mean", 0.2))
+        account.on_first_token(5.0, offline_delay_s=0.0)
+        for now_s in range(600):
+            account.step_limit(load(float(now_s), decoders=1, earliest_token_s=float(now_s)))
+        assert account.wait_s == 0.0
+
+    def test_a_pause_of_the_machine_is_no_debt_of_hours(self) -> None:
+        account = MeanTtftAccount(slo(Metric.TTFT, "mean", 0.2))
+        account.on_step(StepTimes(ended_s=31.0, duration_s=30.0, base_s=0.0, offline=True))
+        limit = account.step_limit(load(31.0))
+        assert limit.seconds == 0.0
+        assert limit.idle_s is not None
+        assert limit.idle_s < 10
+
+    def test_an_old_account_answers_delays_as_a_young_one_does(self) -> None:
+        waits_s = []
+        for healthy in (1_000, 100_000):
+            account = MeanTtftAccount(slo(Metric.TTFT, "mean", 0.12, reference_s=0.1))
+            for _ in range(healthy):
+                account.on_first_token(0.105, offline_delay_s=0.005)
+            before_s = account.wait_s
+            for _ in range(200):
+                account.on_first_token(0.16, offline_delay_s=0.06)
+            assert account.wait_s < before_s / 2
+            waits_s.append(account.wait_s)
+        assert waits_s[0] == pytest.approx(waits_s[1])
 
 
 class TestTailTtft:

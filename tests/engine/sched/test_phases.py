@@ -138,6 +138,61 @@ def test_offline_gives_blocks_back_when_online_needs_them() -> None:
     assert engine.ended == {"off": 1, "on": 1}
 
 
+@pytest.mark.parametrize(
+    "slos",
+    [
+        (Slo(metric=Metric.TTFT, statistic="p99", threshold_s=1.0),),
+        (Slo(metric=Metric.TTFT, statistic="mean", threshold_s=1.0),),
+        (Slo(metric=Metric.TBT, statistic="p99", threshold_s=0.1),),
+    ],
+    ids=["p99-ttft", "mean-ttft", "p99-tbt"],
+)
+def test_blocks_that_offline_requests_share_come_free_together(slos: tuple[Slo, ...]) -> None:
+    """Each holds one block of its own: none of them alone could make room for online."""
+    engine = MiniEngine(
+        slos=slos, blocks=64, policy=Policy(offline_kv_blocks=57, offline_seq_slots=16)
+    )
+    for number in range(40):
+        engine.add(
+            request(f"off{number}", online=False, prompt=41 * BLOCK, prefix="doc", shared_blocks=40)
+        )
+    for _ in range(8):
+        engine.step()
+    others = [engine.add(request("other", online=False, prompt=2 * BLOCK, at=engine.now_s))]
+    online = engine.add(request("on", online=True, prompt=40 * BLOCK, at=engine.now_s))
+    for _ in range(20):
+        engine.step()
+        engine.kv.check()
+    assert online.state is not RequestState.WAITING
+    engine.run()
+    assert {"on", "other", *(f"off{number}" for number in range(40))} == set(engine.ended)
+    assert others[0].state is RequestState.FINISHED
+
+
+def test_the_family_that_loses_least_gives_way() -> None:
+    engine = MiniEngine(blocks=64, policy=Policy(offline_kv_blocks=64, offline_seq_slots=16))
+    for document, blocks in (("long", 24), ("short", 12)):
+        for number in range(3):
+            name = f"{document}{number}"
+            engine.add(
+                request(
+                    name,
+                    online=False,
+                    prompt=(blocks + 1) * BLOCK,
+                    output=12,
+                    prefix=document,
+                    shared_blocks=blocks,
+                )
+            )
+    while len(engine.scheduler.state.running_offline) < 6:
+        engine.step()
+    needed = engine.kv.free_blocks + 13  # more than all of them have of their own
+    engine.add(request("on", online=True, prompt=needed * BLOCK, at=engine.now_s))
+    plan = engine.step()
+    assert {str(gone.request_id)[:-1] for gone in plan.preempt} == {"short"}
+    assert "on" in tokens_of(plan)
+
+
 def test_offline_gives_its_slot_when_all_are_taken() -> None:
     """Memory alone is not enough: sequence slots block an online arrival too."""
     engine = MiniEngine(max_seqs=2)
@@ -168,6 +223,41 @@ def test_a_lowered_threshold_stops_growth_and_does_not_preempt_at_once() -> None
     held = [engine.step() for _ in range(4)]
     assert not any(plan.preempt for plan in held)
     assert engine.kv.offline_only_blocks <= 4
+
+
+def test_what_can_never_fit_the_threshold_keeps_nobody_waiting() -> None:
+    engine = MiniEngine(blocks=64, policy=Policy(offline_kv_blocks=30, offline_seq_slots=8))
+    large = engine.add(request("large", online=False, prompt=32 * BLOCK))
+    for number in range(20):
+        engine.add(request(f"small{number}", online=False, prompt=8, at=0.001))
+    engine.run(left=1)
+    assert large.state is RequestState.WAITING
+    engine.scheduler.set_policy(Policy(offline_kv_blocks=60, offline_seq_slots=8))
+    engine.run()
+    assert "large" in engine.ended
+
+
+def test_a_request_that_may_become_too_long_runs_when_it_is_alone() -> None:
+    """Its bound is the model's context, its answer is short."""
+    engine = MiniEngine(blocks=64, policy=Policy(offline_kv_blocks=30, offline_seq_slots=8))
+    engine.add(request("open", online=False, prompt=8, output=1_000))
+    for _ in range(3):
+        engine.step()
+    assert engine.scheduler.state.running_offline
+
+
+def test_one_that_outgrows_a_lowered_threshold_lets_others_go_on() -> None:
+    engine = MiniEngine(blocks=64, policy=Policy(offline_kv_blocks=57, offline_seq_slots=8))
+    engine.add(request("large", online=False, prompt=30 * BLOCK, output=40))
+    for _ in range(5):
+        engine.step()
+    engine.scheduler.set_policy(Policy(offline_kv_blocks=30, offline_seq_slots=8))
+    for number in range(20):
+        engine.add(request(f"small{number}", online=False, prompt=8, at=engine.now_s))
+    engine.run(left=1)
+    engine.scheduler.set_policy(Policy(offline_kv_blocks=57, offline_seq_slots=8))
+    engine.run()
+    assert "large" in engine.ended
 
 
 def test_an_expired_policy_serves_online_only() -> None:
