@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 import os
+import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -55,6 +56,7 @@ async def running_server(
         if setup.scheduler == "weir":
             control = await _control(bench, setup, workload, log.with_suffix(".control.log"))
             data_dir = bench.folder / "agents" / str(port)
+            shutil.rmtree(data_dir, ignore_errors=True)  # no run begins with what another learned
             spec = weir_server(bench.model, setup, port, control=control, data_dir=data_dir)
         else:
             spec = stock_server(bench.model, setup, port)

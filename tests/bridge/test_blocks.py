@@ -250,6 +250,7 @@ def test_only_blocks_of_ones_own_are_released() -> None:
     pool.run(request("b", "abcdefghj", offline=True), blocks=3)
     assert pool.kv.held_blocks(RequestId("a")) == 3
     assert pool.kv.releasable_blocks([RequestId("a")]) == 1
+    assert pool.kv.releasable_blocks([RequestId("a"), RequestId("b")]) == 4
     assert pool.kv.releasable_blocks([RequestId("nobody")]) == 0
 
 

@@ -147,14 +147,17 @@ class KvMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.running)
     @rule(data=st.data())
     def preempt(self, data: st.DataObject) -> None:
-        request = data.draw(st.sampled_from(self.running), label="request")
-        released = self.kv.releasable_blocks([request.id])
+        """One, or several at once: what they share comes free with the last."""
+        together = data.draw(st.lists(st.sampled_from(self.running), min_size=1, unique=True))
+        released = self.kv.releasable_blocks([request.id for request in together])
         free = self.kv.free_blocks
-        assert self.kv.preempt(request) == released == self.kv.free_blocks - free
-        request.preemptions += 1
-        request.computed_tokens = 0
-        self.running.remove(request)
-        self.waiting.append(request)
+        freed = sum(self.kv.preempt(request) for request in together)
+        assert freed == released == self.kv.free_blocks - free
+        for request in together:
+            request.preemptions += 1
+            request.computed_tokens = 0
+            self.running.remove(request)
+            self.waiting.append(request)
 
     @precondition(lambda self: self.running or self.waiting)
     @rule(data=st.data())
