@@ -58,7 +58,25 @@ def test_both_servers_are_probed_spread_and_protected(
     selectors += [deployment["spec"]["selector"]["matchLabels"]]
     for selector in selectors:
         assert selector.items() <= labels.items()
-    assert budget["spec"]["maxUnavailable"] == 1
+
+
+def test_a_drain_takes_one_replica_at_a_time_unless_all_must_move_together(
+    helm: Helm, rendered: Mapping[str, list[Manifest]]
+) -> None:
+    """A replica that must start beside one on a cordoned node starts nowhere."""
+
+    def at_once(manifests: list[Manifest], component: str) -> object:
+        budget = named(manifests, "PodDisruptionBudget", f"weir-{component}")
+        return budget["spec"]["maxUnavailable"]
+
+    assert at_once(rendered["default"], "controlplane") == "100%"
+    own = helm.render({"controlplane": {"affinity": {"nodeAffinity": {}}}})
+    assert at_once(own, "controlplane") == "100%"
+    shared = helm.render({"files": {"volume": {"accessMode": "ReadWriteMany"}}})
+    assert at_once(shared, "controlplane") == 1
+    assert at_once(rendered["external"], "controlplane") == 1
+    for values in RENDERED:
+        assert at_once(rendered[values], "operator") == 1
 
 
 def test_replicas_share_a_node_only_where_their_files_do(

@@ -112,6 +112,13 @@ topologySpreadConstraints:
 {{ default (printf "%s-files" (include "weir.fullname" .)) .Values.files.volume.existingClaim }}
 {{- end }}
 
+{{/* "true" when the files are on a volume of one node, which all replicas of the control plane share. */}}
+{{- define "weir.filesOnOneNode" -}}
+{{- if and (not .Values.files.url) (eq .Values.files.volume.accessMode "ReadWriteOnce") -}}
+true
+{{- end -}}
+{{- end }}
+
 {{/* "true" when an object of the Prometheus operator is wanted; call with (dict "root" $ "create" V). */}}
 {{- define "weir.monitor" -}}
 {{- if or (eq .create "always") (and (eq .create "auto") (.root.Capabilities.APIVersions.Has "monitoring.coreos.com/v1")) -}}
