@@ -54,6 +54,20 @@ def _gone(metric: str) -> str:
     return f"count(max_over_time({metric}[1d])) unless count({metric})"
 
 
+def engine_down(services: str = "") -> str:
+    """Agents whose engine does not compute; ``services``: matchers of the label `service`.
+
+    While an engine is started again nobody answers the scrape either. `up` alone would count what
+    is no agent of Weir, and pods that load their model for the first time.
+    """
+    agents = "max by (service, agent)"
+    return (
+        f"{agents} (weir_engine_up{{{services}}}) == 0\n"
+        f"or {agents} (up{{{services}}}) == 0\n"
+        f"and {agents} (max_over_time(weir_engine_up{{{services}}}[1d])) == 1"
+    )
+
+
 ALERTS = (
     Alert(
         name="WeirSLOBurnsFast",
@@ -124,9 +138,7 @@ ALERTS = (
     ),
     Alert(
         name="WeirEngineDown",
-        # While an engine is started again nobody answers the scrape either.
-        expr="max by (service, agent) (weir_engine_up) == 0\n"
-        'or max by (service, agent) (up{service!=""}) == 0',
+        expr=engine_down(),
         hold="5m",
         severity="critical",
         summary="The engine of {{ $labels.agent }} does not compute",

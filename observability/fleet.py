@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from observability.alerts import engine_down
 from observability.panels import Board, Panel, Query
 
 RATE = "$__rate_interval"
@@ -18,11 +19,11 @@ HEALTH = (
     ),
     Panel(
         title="Engines down",
-        description="Agents whose engine does not compute now.",
+        description="Agents whose engine does not compute now; first starts do not count.",
         unit="short",
         width=6,
         number=True,
-        queries=[Query(expr=f"sum(1 - weir_engine_up{{{SERVICE}}})")],
+        queries=[Query(expr=f"count({engine_down(SERVICE)}) or vector(0)")],
     ),
     Panel(
         title="Objectives kept",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import pytest
 import yaml
 
 from observability.alerts import ALERTS, rules
+from observability.fleet import BOARD
 from tests.support.processes import find_binary
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -121,24 +123,42 @@ CASES: Mapping[str, Case] = {
 
 def firing_at(series: Mapping[str, str], name: str, at: str, folder: Path) -> bool:
     """Whether the alert fires at that time, by promtool's account of what it got."""
+    wanted = {"eval_time": at, "alertname": name, "exp_alerts": []}
+    done = promtool_test(series, {"alert_rule_test": [wanted]}, folder)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0 or "got:[" in said.replace("\n", "").replace(" ", ""), said
+    return done.returncode != 0
+
+
+def value_at(series: Mapping[str, str], expr: str, at: str, folder: Path) -> float:
+    """The one sample of an expression at that time, by promtool's account of what it got."""
+    wanted = {"expr": expr, "eval_time": at, "exp_samples": []}
+    done = promtool_test(series, {"promql_expr_test": [wanted]}, folder)
+    said = done.stdout + done.stderr
+    got = re.findall(r'got:"?(?:\{\})?(\S+?)"?$', said.replace(" ", ""), re.MULTILINE)
+    assert len(got) == 1, said
+    return float(got[0])
+
+
+def promtool_test(
+    series: Mapping[str, str], asked: Mapping[str, Any], folder: Path
+) -> subprocess.CompletedProcess[str]:
+    """The rules on these series."""
     (folder / "rules.yaml").write_text(rules())
     test: dict[str, Any] = {
         "interval": "1m",
         "input_series": [{"series": key, "values": text} for key, text in series.items()],
-        "alert_rule_test": [{"eval_time": at, "alertname": name, "exp_alerts": []}],
+        **asked,
     }
     suite = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [test]}
     (folder / "test.yaml").write_text(yaml.safe_dump(suite))
-    done = subprocess.run(
+    return subprocess.run(
         [find_binary("promtool"), "test", "rules", "test.yaml"],
         cwd=folder,
         capture_output=True,
         text=True,
         check=False,
     )
-    said = done.stdout + done.stderr
-    assert done.returncode == 0 or "got:[" in said.replace("\n", "").replace(" ", ""), said
-    return done.returncode != 0
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -148,6 +168,31 @@ def test_an_alert_fires_for_its_cause_and_only_after_its_time(name: str, tmp_pat
     if case.quiet_at is not None:
         assert not firing_at(case.fires, name, case.quiet_at, tmp_path)
     assert not firing_at(case.quiet, name, case.at, tmp_path)
+
+
+# An engine that died and loads its model again; a pod that loads it for the first time; no agent.
+DIED = {
+    f"weir_engine_up{{{POD}}}": "1x5 0 stale",
+    f"up{{{POD}}}": "1x6 0x30",
+}
+LOADS = {'up{service="search/llama",agent="search.llama-1"}': "0x30"}
+FOREIGN = {'up{service="kube-scheduler",job="x"}': "0x30"}
+
+
+def test_an_engine_is_missed_while_it_starts_again_and_nobody_else_is(tmp_path: Path) -> None:
+    assert firing_at(DIED, "WeirEngineDown", "20m", tmp_path)
+    assert not firing_at({**LOADS, **FOREIGN}, "WeirEngineDown", "20m", tmp_path)
+
+
+def test_the_fleet_shows_how_many_engines_are_down(tmp_path: Path) -> None:
+    (panel,) = (panel for panel in BOARD.panels if panel.title == "Engines down")
+    expr = panel.queries[0].expr.replace("$service", ".*")
+    well = {'weir_engine_up{service="search/llama",agent="search.llama-2"}': "1x30"}
+    refused = {'weir_engine_up{service="ads/phi",agent="ads.phi-0"}': "0x30"}
+    quiet = {**well, **LOADS, **FOREIGN}
+    assert value_at(quiet, expr, "20m", tmp_path) == 0
+    assert value_at({**quiet, **DIED}, expr, "20m", tmp_path) == 1
+    assert value_at({**quiet, **DIED, **refused}, expr, "20m", tmp_path) == 2
 
 
 def test_an_operator_of_which_no_replica_is_left_is_missed(tmp_path: Path) -> None:
