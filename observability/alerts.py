@@ -40,11 +40,17 @@ class Alert:
 
 
 def _burn(factor: float, *windows: str) -> str:
-    """The error budget burns ``factor`` times too fast in every one of the windows."""
+    """The error budget burns ``factor`` times too fast in every one of the windows.
+
+    Of all time: while nobody asks anything no objective is missed, and none is measured. The
+    threshold is there always.
+    """
     limit = f"{factor * (1 - OBJECTIVE):.3f}"
+    each = "sum by (service, metric, statistic)"
     return "\nand\n".join(
-        "(1 - avg by (service, metric, statistic) "
-        f"(avg_over_time(weir_slo_attained[{window}]))) > {limit}"
+        f"{each} (count_over_time(weir_slo_attained[{window}])"
+        f" - sum_over_time(weir_slo_attained[{window}]))\n"
+        f"/ {each} (count_over_time(weir_slo_threshold_seconds[{window}])) > {limit}"
         for window in windows
     )
 

@@ -80,13 +80,19 @@ class AgentMetrics:
 
     def _of_objectives(self) -> None:
         self.slo_measured = self._gauge(
-            "slo_measured_seconds", "What an SLO measures now.", "metric", "statistic"
+            "slo_measured_seconds",
+            "What an SLO measures over the last minute; absent when nothing was measured.",
+            "metric",
+            "statistic",
         )
         self.slo_threshold = self._gauge(
             "slo_threshold_seconds", "What an SLO allows.", "metric", "statistic"
         )
         self.slo_attained = self._gauge(
-            "slo_attained", "1 while an SLO holds over the last minute.", "metric", "statistic"
+            "slo_attained",
+            "1 while an SLO holds over the last minute; absent when nothing was measured.",
+            "metric",
+            "statistic",
         )
 
     def _of_batch_work(self) -> None:

@@ -82,6 +82,8 @@ class EnginePulse:
         self._slo_reports: tuple[wire.SloReport, ...] = ()
         self.answered_s = clock()
         self.active: ActivePolicy = ONLINE_ONLY
+        for slo in slos:
+            metrics.slo_threshold.labels(slo.metric, slo.statistic).set(slo.threshold_s)
 
     def on_policy(self, lease: Lease) -> None:
         """The control plane named a policy; a new one goes to the engine at once."""
@@ -190,8 +192,10 @@ class EnginePulse:
             metrics.policy_age.set(now_s - self._lease.sent_s)
         for source in ("control_plane", "forecast", "online_only"):
             metrics.policy_source.labels(source).set(float(source == active.source))
+        # Kept, the last minute of traffic would count for as long as nobody asks anything.
+        metrics.slo_measured.clear()
+        metrics.slo_attained.clear()
         for report in self._slo_reports:
             labels = (report.metric, report.statistic)
             metrics.slo_measured.labels(*labels).set(report.measured_s)
-            metrics.slo_threshold.labels(*labels).set(report.threshold_s)
             metrics.slo_attained.labels(*labels).set(float(report.attained))

@@ -6,11 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import pytest
+
 from tests.support.fake_engine import FakeEngine
 from tests.support.virtual_time import run_virtual
 from weir_agent.latency import OnlineLatency
 from weir_agent.metrics import AgentMetrics
 from weir_agent.pulse import PERIOD_S, EnginePulse
+from weir_agent.settings import SloSetting
 
 Clock = Callable[[], float]
 
@@ -49,6 +52,38 @@ def test_an_engine_that_answers_with_an_error_is_not_silent() -> None:
             assert engine.policies == []
 
     run_virtual(main)
+
+
+async def test_objectives_are_met_or_missed_only_while_something_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of an idle service the last answer of the evening says nothing in the night."""
+    now_s = 1000.0
+    monkeypatch.setattr("weir_agent.pulse.time.perf_counter", lambda: now_s)
+    metrics, latency = AgentMetrics(), OnlineLatency()
+    pulse = EnginePulse(
+        FakeEngine(),
+        slos=(SloSetting(metric="tbt", statistic="p99", threshold_s=0.1),),
+        latency=latency,
+        metrics=metrics,
+        on_slots=lambda _slots: None,
+    )
+
+    async def shown(name: str) -> float | None:
+        await pulse.beat()
+        labels = {"metric": "tbt", "statistic": "p99"}
+        return metrics.registry.get_sample_value(f"weir_slo_{name}", labels)
+
+    assert await shown("attained") is None
+    latency.add("tbt", now_s, 0.5)
+    assert await shown("attained") == 0
+    assert await shown("measured_seconds") == 0.5
+    now_s += 61
+    assert await shown("attained") is None
+    assert await shown("measured_seconds") is None
+    assert await shown("threshold_seconds") == 0.1
+    latency.add("tbt", now_s, 0.05)
+    assert await shown("attained") == 1
 
 
 def test_silence_counts_from_the_last_answer_until_the_next() -> None:

@@ -18,7 +18,9 @@ from tests.support.processes import find_binary
 
 ROOT = Path(__file__).resolve().parents[2]
 POD = 'service="search/llama",agent="search.llama-0"'
-SLO = f'weir_slo_attained{{{POD},metric="tbt",statistic="p99"}}'
+OBJECTIVE = f'{POD},metric="tbt",statistic="p99"'
+SLO = f"weir_slo_attained{{{OBJECTIVE}}}"
+AGREED = {f"weir_slo_threshold_seconds{{{OBJECTIVE}}}": "0.1x800"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,16 +41,16 @@ def of_pods(metric: str, **values: str) -> Mapping[str, str]:
 CASES: Mapping[str, Case] = {
     # Kept for an hour, then missed in half of the minutes: more than 14.4% of an hour after nine.
     "WeirSLOBurnsFast": Case(
-        fires={SLO: "1x60 " + "0 1 " * 30},
+        fires={**AGREED, SLO: "1x60 " + "0 1 " * 30},
         at="1h40m",
         quiet_at="1h5m",
-        quiet={SLO: "1x60 0x2 1x60"},
+        quiet={**AGREED, SLO: "1x60 0x2 1x60"},
     ),
     "WeirSLOBurnsSlowly": Case(
-        fires={SLO: "1x360 " + "0 1 1 1 1 1 1 1 1 1 " * 36},
+        fires={**AGREED, SLO: "1x360 " + "0 1 1 1 1 1 1 1 1 1 " * 36},
         at="12h",
         quiet_at="6h10m",
-        quiet={SLO: "1x360 " + "0 1x99 " * 4},
+        quiet={**AGREED, SLO: "1x360 " + "0 1x99 " * 4},
     ),
     "WeirPolicyLeaseStale": Case(
         fires={
@@ -168,6 +170,17 @@ def test_an_alert_fires_for_its_cause_and_only_after_its_time(name: str, tmp_pat
     if case.quiet_at is not None:
         assert not firing_at(case.fires, name, case.quiet_at, tmp_path)
     assert not firing_at(case.quiet, name, case.at, tmp_path)
+
+
+def test_objectives_that_nobody_asks_anything_of_burn_no_budget(tmp_path: Path) -> None:
+    """Nothing is measured then. A slow request in a quiet night is no reason to wake anybody."""
+    evening = {**AGREED, SLO: "1x60 0x20 stale"}
+    assert firing_at(evening, "WeirSLOBurnsFast", "1h18m", tmp_path)
+    assert not firing_at(evening, "WeirSLOBurnsFast", "1h30m", tmp_path)
+    night = {**AGREED, SLO: "_x180 0 stale"}
+    for at in ("3h3m", "3h20m"):
+        assert not firing_at(night, "WeirSLOBurnsFast", at, tmp_path)
+        assert not firing_at(night, "WeirSLOBurnsSlowly", at, tmp_path)
 
 
 # An engine that died and loads its model again; a pod that loads it for the first time; no agent.
