@@ -77,8 +77,8 @@ WORK = (
     ),
     Panel(
         title="Whose policy holds",
-        description="Agents by the source of their policy: the control plane, their own forecast "
-        "after its lease ended, or none (online only).",
+        description="Agents that have a control plane, by the source of their policy: the control "
+        "plane, their own forecast after its lease ended, or none (online only).",
         unit="short",
         queries=[
             Query(expr=f"sum by (source) (weir_policy_source{{{SERVICE}}})", legend="{{source}}")

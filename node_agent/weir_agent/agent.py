@@ -139,6 +139,7 @@ class Agent:
         log.info("agent.stopped")
 
     def _go_offline(self, control_plane: ControlPlane, tasks: _Tasks) -> None:
+        self._pulse.expect_policies()
         self._offline = build_offline_side(
             self._settings, self._engine, control_plane, stores=self.stores, pulse=self._pulse
         )

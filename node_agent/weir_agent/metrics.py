@@ -75,7 +75,9 @@ class AgentMetrics:
             "policy_age_seconds", "Time since the control plane's last policy was asked for."
         )
         self.policy_source = self._gauge(
-            "policy_source", "1 for the source that holds now.", "source"
+            "policy_source",
+            "1 for the source that holds now; absent without a control plane.",
+            "source",
         )
 
     def _of_objectives(self) -> None:

@@ -71,6 +71,7 @@ class EnginePulse:
         self._latency = latency
         self._metrics = metrics
         self._on_slots = on_slots
+        self._sources: tuple[str, ...] = ()
         self._clock = clock
         self._lease: Lease | None = None
         self._beat_now = asyncio.Event()
@@ -84,6 +85,10 @@ class EnginePulse:
         self.active: ActivePolicy = ONLINE_ONLY
         for slo in slos:
             metrics.slo_threshold.labels(slo.metric, slo.statistic).set(slo.threshold_s)
+
+    def expect_policies(self) -> None:
+        """There is a control plane: from now on it is shown whose policy holds."""
+        self._sources = ("control_plane", "forecast", "online_only")
 
     def on_policy(self, lease: Lease) -> None:
         """The control plane named a policy; a new one goes to the engine at once."""
@@ -190,7 +195,7 @@ class EnginePulse:
         metrics.step_budget.set(active.step_budget_s or 0.0)
         if self._lease is not None:
             metrics.policy_age.set(now_s - self._lease.sent_s)
-        for source in ("control_plane", "forecast", "online_only"):
+        for source in self._sources:
             metrics.policy_source.labels(source).set(float(source == active.source))
         # Kept, the last minute of traffic would count for as long as nobody asks anything.
         metrics.slo_measured.clear()

@@ -398,6 +398,21 @@ async def test_probes_and_metrics(start_agent: StartAgent) -> None:
         assert 'weir_kv_blocks{class="offline"} 5.0' in metrics
 
 
+@pytest.mark.parametrize("given", [{}, {"control_plane_url": None}], ids=["with", "without"])
+async def test_a_policy_is_missed_only_where_a_control_plane_could_give_one(
+    start_agent: StartAgent, given: dict[str, None]
+) -> None:
+    """Services without colocation have none: an alert on its policy would never end."""
+    async with (
+        start_agent(**given) as running,
+        httpx.AsyncClient(base_url=running.url, timeout=PATIENCE_S) as client,
+    ):
+        await running.until(lambda: running.engine.policies != [])
+        metrics = (await client.get("/metrics")).text
+        assert 'weir_kv_blocks{class="offline"}' in metrics
+        assert ('weir_policy_source{source="control_plane"}' in metrics) == (not given)
+
+
 async def test_probes_while_draining(
     start_agent: StartAgent, control_plane: FakeControlPlane
 ) -> None:
