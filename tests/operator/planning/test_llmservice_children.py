@@ -134,6 +134,16 @@ def test_ending_pods_outlast_their_longest_online_request() -> None:
     assert deployment["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
 
 
+def test_an_engine_that_starts_again_may_take_as_long_as_at_first() -> None:
+    """The startup probe is over by then, and nothing answers while the model loads."""
+    for startup_s, least_s in ((10, 60), (900, 900)):
+        container = agent(llmservice(rollout={"startupSeconds": startup_s}))
+        probe = container["livenessProbe"]
+        assert probe["periodSeconds"] * probe["failureThreshold"] >= least_s
+        readiness = container["readinessProbe"]  # requests go elsewhere meanwhile
+        assert readiness["periodSeconds"] * readiness["failureThreshold"] <= 15
+
+
 def test_without_colocation_a_pod_has_no_token_and_no_control_plane() -> None:
     service = llmservice(colocation={"enabled": False})
     assert not {"WEIR_CONTROL_PLANE_URL", "WEIR_CONTROL_PLANE_TOKEN_FILE"} & set(variables(service))

@@ -22,6 +22,8 @@ STOP_MARGIN_S = 30
 USER_ID = 10001
 TOKEN_LIFE_S = 3600
 PROBE_S = 5
+LIVENESS_FAILURES = 12
+"""How often an agent may fail to answer at least, even where models load in no time."""
 
 
 def pod_template(context: ServiceContext) -> dict[str, Any]:
@@ -72,6 +74,7 @@ def image(context: ServiceContext) -> str:
 
 def _container(context: ServiceContext) -> dict[str, Any]:
     resources = context.spec.resources.model_dump(by_alias=True, exclude_none=True)
+    loading = -(-context.spec.rollout.startup_seconds // PROBE_S)
     return {
         "name": COMPONENT,
         "image": image(context),
@@ -85,12 +88,10 @@ def _container(context: ServiceContext) -> dict[str, Any]:
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         },
-        "startupProbe": _probe(
-            "/readyz", failures=-(-context.spec.rollout.startup_seconds // PROBE_S)
-        ),
+        "startupProbe": _probe("/readyz", failures=loading),
         "readinessProbe": _probe("/readyz", failures=2),
-        # The agent restarts its engine itself; the pod only when the agent does not answer.
-        "livenessProbe": _probe("/healthz", failures=12),
+        # The agent restarts its engine itself, and answers nothing while that loads the model.
+        "livenessProbe": _probe("/healthz", failures=max(loading, LIVENESS_FAILURES)),
         "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_S}}},
         "volumeMounts": _mounts(context),
     }
