@@ -17,6 +17,7 @@ from tests.controlplane.support import eventually, make_settings
 from weir_controlplane.app import make_services
 from weir_controlplane.batches import winding_up
 from weir_controlplane.batches.leases import (
+    GRACE_S,
     LeaseLostError,
     apply_due,
     claim,
@@ -28,11 +29,13 @@ from weir_controlplane.batches.leftovers import KEEP_S, release
 from weir_controlplane.batches.result_reader import ResultSource, merged_results
 from weir_controlplane.batches.worker import work_forever, work_once
 from weir_controlplane.dispatch.commits import sweepable
+from weir_controlplane.dispatch.watch import close_ending
 from weir_controlplane.errors import StorageFullError
 from weir_controlplane.files.service import sweep
 from weir_controlplane.files.storage import Storage
 from weir_controlplane.files.storage_writer import StorageWriter
 from weir_controlplane.services import Services
+from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.line_index import unpack_lines
 from weir_controlplane.store.models import Batch, Chunk, File, Suspect, Tenant, Upload
 
@@ -350,6 +353,71 @@ async def test_a_poisonous_line_fails_with_its_own_error(services: Services) -> 
     assert {json.loads(line)["error"]["code"] for line in content.splitlines()} == {
         "engine_crashed"
     }
+
+
+async def error_codes(services: Services) -> dict[str, str | None]:
+    """The code of each line of the error file, by custom_id."""
+    batch = await batch_of(services)
+    async with services.database.read() as session:
+        file = await session.get_one(File, batch.error_file_id)
+    lines = (await services.storage.read(file.storage_key, 0, 1 << 20)).splitlines()
+    return {item["custom_id"]: item["error"]["code"] for item in map(json.loads, lines)}
+
+
+async def lease_first(services: Services) -> Chunk:
+    """A chunk of the batch that an agent holds."""
+    chunk = (await Fleet(services).chunks("b"))[0]
+    async with services.database.transaction() as session:
+        await session.execute(
+            update(Chunk)
+            .where(Chunk.id == chunk.id)
+            .values(state="leased", nonce="n", lease_until=db_now() + 90)
+        )
+    return chunk
+
+
+async def end_window(services: Services, *, ago_s: float) -> None:
+    async with services.database.transaction() as session:
+        await session.execute(update(Batch).values(expires_at=db_now() - ago_s))
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["all-open", "one-leased"])
+async def test_a_batch_out_of_time_expires_whoever_looks_first(
+    services: Services, *, held: bool
+) -> None:
+    """§8.6: who watches the chunks may see the end of the window before who marks the batch."""
+    await opened(services)
+    chunk = await lease_first(services) if held else None
+    await end_window(services, ago_s=1)
+    await close_ending(services.database)
+    if chunk is not None:  # its holder commits all that it has
+        await Fleet(services).commit(chunk)
+    while await work_once(services):
+        await close_ending(services.database)
+    batch = await batch_of(services)
+    answered = 0 if chunk is None else chunk.lines
+    assert (batch.status, batch.completed_lines) == ("expired", answered)
+    assert await custom_ids(services) == ALL
+    codes = await error_codes(services)
+    assert len(codes) == LINES - answered
+    assert set(codes.values()) == {"batch_expired"}
+
+
+async def test_the_holder_of_an_expired_batchs_chunk_has_its_grace(services: Services) -> None:
+    """§8.4: what is open is closed at once, what is leased 30 s after the window's end."""
+    await opened(services)
+    chunk = await lease_first(services)
+    await end_window(services, ago_s=GRACE_S - 20)
+    assert not await work_once(services)  # it waits for the holder
+    await close_ending(services.database)
+    states = {item.id: item.state for item in await Fleet(services).chunks("b")}
+    assert states.pop(chunk.id) == "leased"
+    assert set(states.values()) == {"closed"}
+    await end_window(services, ago_s=GRACE_S + 1)
+    assert await close_ending(services.database) == ["b"]
+    assert await work_once(services)
+    assert (await batch_of(services)).status == "expired"
+    assert set((await error_codes(services)).values()) == {"batch_expired"}
 
 
 async def test_broken_results_are_never_published(services: Services) -> None:

@@ -129,6 +129,7 @@ async def close_ending(database: Database) -> list[str]:
     """Closes chunks of batches that are cancelled or out of time; the batches left without any.
 
     Open ones at once; leased ones `GRACE_S` later, so that what is finished can be committed.
+    A batch out of time must have been marked as such before: without chunks it counts as done.
     """
     async with database.transaction() as session:
         now_s = await clock_s(session)
@@ -136,8 +137,7 @@ async def close_ending(database: Database) -> list[str]:
             select(Batch.id, Batch.status, Batch.cancelling_at, Batch.expires_at).where(
                 or_(
                     Batch.status == "cancelling",
-                    (Batch.status == "in_progress")
-                    & (Batch.closing_as.is_not(None) | (Batch.expires_at <= now_s)),
+                    (Batch.status == "in_progress") & Batch.closing_as.is_not(None),
                 ),
                 exists().where(Chunk.batch_id == Batch.id, Chunk.state.in_(("open", "leased"))),
             )
