@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -152,6 +154,36 @@ def test_estimates_count_the_prompt_and_the_output_bound() -> None:
 )
 def test_depth_is_found_before_anything_is_built(content: bytes, *, allowed: bool) -> None:
     assert check_depth(content, 5) is allowed
+
+
+MEASURED = """
+import re
+from pathlib import Path
+from weir_controlplane.batches.validation import check_depth
+
+def peak_kib():
+    return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+
+content = b'{"brackets": "' + b"[" * 70 + b'", "text": "' + {text} + b'"}'
+before = peak_kib()
+assert check_depth(content, 64)
+print(peak_kib() - before)
+"""
+
+
+@pytest.mark.parametrize(
+    ("unit", "end"),
+    [(b"xx", b""), (rb"\n", b""), (rb"\"", b""), (rb"\"", b"\\")],
+    ids=["plain", "escapes", "quotes", "endless"],
+)
+def test_a_long_string_costs_little_memory_and_time(unit: bytes, end: bytes) -> None:
+    """§8, Security: bounds hold before memory is taken."""
+    program = MEASURED.replace("{text}", f"{unit!r} * (2 << 20) + {end!r}")
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 32 << 10
 
 
 async def _stored(storage: Storage, content: bytes) -> LineSource:

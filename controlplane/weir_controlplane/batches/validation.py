@@ -22,7 +22,9 @@ from weir_controlplane.store.line_index import hash_of
 MAX_LISTED_ERRORS = 100
 MAX_CUSTOM_ID_CHARS = 512
 MAX_NAMED_MODELS = 10
-_STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]')
+# Possessive: what could be tried again would be remembered for each byte of a string. A string
+# may lack its end: to look for it from each later quote would take quadratic time.
+_STRUCTURE = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]|[\]}]')
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
