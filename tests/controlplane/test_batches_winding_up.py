@@ -26,13 +26,11 @@ from weir_controlplane.batches.leases import (
     void_leases,
 )
 from weir_controlplane.batches.leftovers import KEEP_S, release
-from weir_controlplane.batches.result_reader import ResultSource, merged_results
 from weir_controlplane.batches.worker import work_forever, work_once
 from weir_controlplane.dispatch.commits import sweepable
 from weir_controlplane.dispatch.watch import close_ending
 from weir_controlplane.errors import StorageFullError
 from weir_controlplane.files.service import sweep
-from weir_controlplane.files.storage import Storage
 from weir_controlplane.files.storage_writer import StorageWriter
 from weir_controlplane.services import Services
 from weir_controlplane.store.clock import db_now
@@ -460,25 +458,3 @@ async def test_files_of_a_crashed_attempt_are_swept(services: Services) -> None:
     assert outputs(services) == []
     async with services.database.read() as session:
         assert (await session.execute(select(File.status))).scalar_one() == "purged"
-
-
-async def test_results_are_merged_from_many_sources_with_bounded_buffers(
-    tmp_path: Path,
-) -> None:
-    storage = Storage(f"file://{tmp_path}")
-    sources = []
-    for start in range(1, 101):
-        lines = list(range(start, 5001, 100))
-        content = b"".join(json.dumps({"line": n, "x": "y" * 500}).encode() + b"\n" for n in lines)
-        async with storage.writer(f"r{start}") as writer:
-            await writer.write(content)
-        sources.append(
-            ResultSource(
-                storage_key=f"r{start}",
-                size_bytes=len(content),
-                sha256=writer.sha256,
-                first_line=start,
-            )
-        )
-    merged = [line for line, _ in merged_results(storage, sources)]
-    assert merged == list(range(1, 5001))

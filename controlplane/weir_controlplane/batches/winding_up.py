@@ -95,7 +95,7 @@ async def _prepare(services: Services, work: Work, losses: Losses) -> _Plan:
                 storage_key=row.storage_key,
                 size_bytes=row.size_bytes,
                 sha256=row.sha256,
-                first_line=int(row.ranges[0][0]),
+                ranges=row.ranges,
             )
             for row in committed
             if row.ranges and row.storage_key not in losses.results
