@@ -58,10 +58,12 @@ class Room:
 
     def fits(self, chunk: OpenChunk) -> bool:
         """Whether the pod can take the chunk."""
-        needed_bytes = chunk.result_bytes(self.line_result_bytes)
-        if self.is_full or needed_bytes > self.result_bytes:
-            return False
-        return self.idle or (chunk.lines <= self.lines and chunk.tokens <= self.tokens)
+        small = chunk.lines <= self.lines and chunk.tokens <= self.tokens
+        return not self.is_full and self.has_disk_for(chunk) and (self.idle or small)
+
+    def has_disk_for(self, chunk: OpenChunk) -> bool:
+        """Whether the pod can take the chunk, at the latest once it holds nothing."""
+        return chunk.result_bytes(self.line_result_bytes) <= self.result_bytes
 
     def less(self, chunk: OpenChunk) -> Room:
         """The room left when the chunk is taken."""

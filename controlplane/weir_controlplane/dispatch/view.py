@@ -109,7 +109,13 @@ class WorkView:
             )
             while len(taken) < SLICE_CHUNKS and not room.is_full:
                 chunk = self._next(pod.incarnation, batch, others)
-                if chunk is None or not room.fits(chunk):
+                if chunk is None:
+                    break
+                if not room.fits(chunk):
+                    if not taken and room.has_disk_for(chunk):
+                        # A busy pod's room comes back line by line: batches of smaller chunks
+                        # would take all of it before it is enough for this one.
+                        return [], room
                     break
                 self._take(pod.incarnation, batch, chunk, now_s)
                 taken.append(chunk)
