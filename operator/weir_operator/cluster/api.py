@@ -106,6 +106,20 @@ class ClusterApi:
             content_type="application/apply-patch+yaml",
         )
 
+    async def merge(self, kind: Kind, manifest: Manifest) -> dict[str, Any]:
+        """Sets the fields that are given, whoever owns them, lists whole; the object as it is then.
+
+        A ``metadata.resourceVersion`` in the manifest is a precondition.
+        """
+        metadata = manifest["metadata"]
+        return await self._write(
+            "PATCH",
+            path_of(kind, metadata.get("namespace"), metadata["name"]),
+            manifest,
+            query={"fieldManager": FIELD_MANAGER},
+            content_type="application/merge-patch+json",
+        )
+
     async def create(self, kind: Kind, manifest: Manifest) -> dict[str, Any]:
         """The object as made; a conflict when it exists."""
         return await self._write(

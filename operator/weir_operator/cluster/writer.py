@@ -164,6 +164,8 @@ class Writer:
             result = await self._api.apply(kind, manifest)
         except (NotFoundError, ConflictError):
             return False
+        if not wanted:
+            result = await self._strip_finalizer(kind, result)
         left = result["metadata"].get("finalizers") or ()
         if result["metadata"].get("deletionTimestamp") is None or left:
             self._store.seen(kind, result, own_write=True)
@@ -179,6 +181,23 @@ class Writer:
                 reason=reason,
             )
         return True
+
+    async def _strip_finalizer(self, kind: Kind, live: dict[str, Any]) -> dict[str, Any]:
+        """Takes our finalizer off where an apply left it; the object as it is then.
+
+        Who makes a BatchJob from another one's manifest owns the finalizer in it, and an apply
+        takes away only what is ours.
+
+        Raises:
+            ClusterError: the API server's answer; a conflict when somebody changed the object.
+        """
+        finalizers = live["metadata"].get("finalizers") or ()
+        if FINALIZER not in finalizers:
+            return live
+        manifest = _identity(live)
+        manifest["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"]
+        manifest["metadata"]["finalizers"] = [name for name in finalizers if name != FINALIZER]
+        return await self._api.merge(kind, manifest)
 
     async def send_event(self, owner: Manifest, note: EventNote) -> None:
         """Sends an Event. One that is refused is counted and logged: nothing depends on it."""

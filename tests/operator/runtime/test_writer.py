@@ -214,6 +214,27 @@ async def test_status_and_finalizer_touch_nothing_else_and_make_nothing(
     assert "observedGeneration" not in again.get("status", {})
 
 
+async def test_a_finalizer_that_came_with_a_copied_manifest_is_released_too(
+    bench: Bench, kubectl: Kubectl
+) -> None:
+    """Whoever applied the copy owns it; finalizers of others stay."""
+    copies = {"copy": [FINALIZER], "held": ["example.com/theirs", FINALIZER]}
+    for name, finalizers in copies.items():
+        manifest = job(name)
+        manifest["metadata"]["finalizers"] = finalizers
+        kubectl.apply(manifest)
+        live = kubectl.get("batchjob", name)
+        assert live is not None
+        assert await bench.writer.set_finalizer(live, wanted=True)
+        kubectl.run("delete", "batchjob", name, "--wait=false")
+        assert await bench.writer.set_finalizer(live, wanted=False)
+    assert kubectl.get("batchjob", "copy") is None
+    held = kubectl.get("batchjob", "held")
+    assert held is not None
+    assert held["metadata"]["finalizers"] == ["example.com/theirs"]
+    kubectl.run("patch", "batchjob", "held", "--type=merge", "-p", '{"metadata":{"finalizers":[]}}')
+
+
 async def test_events_are_said_and_a_terminating_namespace_takes_none(
     bench: Bench, kubectl: Kubectl, namespace: str
 ) -> None:
