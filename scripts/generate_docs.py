@@ -125,7 +125,8 @@ def _type(info: FieldInfo) -> str:
     ]
     name = annotation.__name__ if isinstance(annotation, type) else str(annotation)
     names = {"str": "text", "Path": "path", "int": "integer", "float": "number", "bool": "boolean"}
-    word = names.get(name, "list" if name.startswith(("tuple", "list")) else name)
+    kinds = {"tuple": "list", "list": "list", "dict": "object"}
+    word = names.get(name, kinds.get(name.partition("[")[0], name))
     return f"{word} {', '.join(bounds)}".strip()
 
 

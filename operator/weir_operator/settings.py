@@ -28,6 +28,9 @@ NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 _WEB_ADDRESS = TypeAdapter(HttpUrl)
+_WORD = "[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
+LabelName = Annotated[str, Field(pattern=f"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?{_WORD}$")]
+LabelValue = Annotated[str, Field(pattern=f"^({_WORD})?$", max_length=63)]
 
 
 class OperatorSettings(BaseSettings):
@@ -100,6 +103,11 @@ class OperatorSettings(BaseSettings):
     )
     audience: str = Field(
         default="weir", min_length=1, description="Audience of the tokens that pods get."
+    )
+    pod_monitor_labels: dict[LabelName, LabelValue] = Field(
+        default_factory=dict,
+        description="Labels of the PodMonitors of services, by which Prometheus selects them, as "
+        'JSON: {"release": "prometheus"}.',
     )
 
     lease_name: str = Field(default="weir-operator", description="Name of the leader's Lease.")
@@ -235,4 +243,5 @@ class OperatorSettings(BaseSettings):
             torch_image=self.torch_image,
             image_pull_policy=self.image_pull_policy,
             audience=self.audience,
+            pod_monitor_labels=self.pod_monitor_labels,
         )

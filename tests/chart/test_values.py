@@ -134,6 +134,7 @@ def test_settings_reach_the_processes_as_they_read_them(
     assert controlplane.public_url == operator.control_plane_url
     assert operator.namespaces == ("ads", "search")
     assert operator.lease_name == "weir-operator"
+    assert operator.defaults().pod_monitor_labels == {"release": "prometheus"}
     assert operator.control_plane_url == "http://weir-controlplane.weir-system.svc:8080"
     assert operator.vllm_image == "registry.test/team/weir-agent:0.1.0"
 

@@ -25,6 +25,9 @@
 - {name: WEIR_OPERATOR_VLLM_IMAGE, value: {{ include "weir.image" (dict "root" . "image" .Values.images.vllmAgent) | quote }}}
 - {name: WEIR_OPERATOR_TORCH_IMAGE, value: {{ include "weir.image" (dict "root" . "image" .Values.images.torchAgent) | quote }}}
 - {name: WEIR_OPERATOR_IMAGE_PULL_POLICY, value: {{ .Values.images.pullPolicy }}}
+{{- with .Values.monitoring.podMonitor.labels }}
+- {name: WEIR_OPERATOR_POD_MONITOR_LABELS, value: {{ toJson . | quote }}}
+{{- end }}
 {{- range $key, $value := .Values.operator.settings }}
 - {name: WEIR_OPERATOR_{{ $key | upper }}, value: {{ include "weir.settingValue" $value | quote }}}
 {{- end }}

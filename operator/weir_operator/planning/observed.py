@@ -14,7 +14,8 @@ class OperatorDefaults:
     """Settings of the operator that end up in children.
 
     ``control_plane_url`` is how pods reach the control plane; ``control_plane_namespace`` and
-    ``control_plane_labels`` select its pods in network policies.
+    ``control_plane_labels`` select its pods in network policies. By ``pod_monitor_labels``
+    Prometheus selects PodMonitors.
     """
 
     control_plane_url: str
@@ -30,6 +31,7 @@ class OperatorDefaults:
     torch_image: str
     image_pull_policy: str = "IfNotPresent"
     audience: str = "weir"
+    pod_monitor_labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from tests.operator.planning.worlds import OPTIONAL, llmservice, observe_service
+from tests.operator.planning.worlds import DEFAULTS, OPTIONAL, llmservice, observe_service
 from weir_agent.settings import AgentSettings
 from weir_operator.planning.kinds import CHILD_KINDS
 from weir_operator.planning.llmservice import plan_llmservice
@@ -226,6 +227,16 @@ def test_a_probe_of_another_kind_replaces_ours() -> None:
     found = agent(llmservice(podTemplate=overrides))["livenessProbe"]
     assert found["exec"] == {"command": ["true"]}
     assert "httpGet" not in found
+
+
+def test_prometheus_selects_the_pod_monitors_of_services_by_the_labels_that_are_set() -> None:
+    given = {"release": "prometheus", "weir.dev/llmservice": "other"}
+    observed = observe_service(defaults=replace(DEFAULTS, pod_monitor_labels=given))
+    labels = {
+        child["kind"]: child["metadata"]["labels"] for child in plan_llmservice(observed).children
+    }
+    assert labels["PodMonitor"] == {**labels["Service"], "release": "prometheus"}
+    assert "release" not in labels["Deployment"]
 
 
 def test_scraped_metrics_carry_the_labels_that_the_dashboards_select_by() -> None:

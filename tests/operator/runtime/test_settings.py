@@ -36,6 +36,8 @@ def test_they_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
         ({"workers": 0}, "workers"),
         ({"image_pull_policy": "Sometimes"}, "image_pull_policy"),
         ({"port": 70000}, "port"),
+        ({"pod_monitor_labels": {"release": "two words"}}, "pod_monitor_labels"),
+        ({"pod_monitor_labels": {"a/b/c": "x"}}, "pod_monitor_labels"),
     ],
 )
 def test_a_wrong_one_is_named(given: dict[str, object], says: str) -> None:

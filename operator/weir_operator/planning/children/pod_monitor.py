@@ -16,7 +16,7 @@ def pod_monitor(context: ServiceContext) -> Manifest:
 
     ``service`` is NAMESPACE/NAME, ``agent`` NAMESPACE.POD: the dashboards select by them.
     """
-    return context.child(
+    child = context.child(
         POD_MONITOR,
         spec={
             "selector": {"matchLabels": context.selector},
@@ -34,6 +34,8 @@ def pod_monitor(context: ServiceContext) -> Manifest:
             ],
         },
     )
+    child["metadata"]["labels"] = {**context.defaults.pod_monitor_labels, **context.labels}
+    return child
 
 
 def _label(target: str, separator: str, source: str) -> Manifest:
