@@ -110,7 +110,7 @@ ALERTS = (
         severity="warning",
         summary="Online KV demand of {{ $labels.agent }} is often above its forecast",
         description="The best method covered {{ $value | humanizePercentage }} of the last hour. "
-        "Raise forecast_sigmas, or lower the service's offline share.",
+        "Raise forecast_sigmas, or lower max_offline_kv_fraction.",
     ),
     Alert(
         name="WeirBatchStuck",

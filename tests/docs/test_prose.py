@@ -11,7 +11,11 @@ import pytest
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from observability.alerts import ALERTS
+from scripts.generate_chart import CONTROLPLANE_BY_CHART
 from weir_cli.main import make_app
+from weir_controlplane.settings import Settings
+from weir_operator.planning.children.agent_settings import NOT_CARRIED
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -97,6 +101,16 @@ def test_weir_variables_that_are_named_exist(page: Path) -> None:
     )
     known = set(re.findall(r"`(WEIR_[A-Z0-9_]+)` \|", tables))
     assert set(re.findall(r"\bWEIR_[A-Z0-9_]*[A-Z0-9]\b", text)) <= known
+
+
+def test_runbooks_prescribe_what_has_an_effect() -> None:
+    """At night nobody shall turn a screw that turns nothing."""
+    text = (ROOT / "docs" / "runbooks.md").read_text()
+    text += "".join(alert.description for alert in ALERTS)
+    assert [name for name in NOT_CARRIED if name in text] == []
+    named = set(re.findall(r"controlplane\.settings\.(\w+)", text))
+    assert named
+    assert named <= set(Settings.model_fields) - CONTROLPLANE_BY_CHART
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
