@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI, Response
+from sqlalchemy import select
+from structlog.testing import capture_logs
 
 from tests.controlplane.jobs import input_lines
 from tests.controlplane.test_batchjobs_api import Operator, operator, works
@@ -15,6 +17,7 @@ from tests.support.serving import serve
 from weir_controlplane.batchjobs import intake
 from weir_controlplane.files.storage import Storage
 from weir_controlplane.links.signer import LinkSigner
+from weir_controlplane.store.kubernetes_models import UriPrefix
 from weir_controlplane.store.models import Batch, File
 from weir_controlplane.uris.rules import UriRefusedError, check_within, parse_uri
 from weir_controlplane.uris.transfer import UriAccess, UriUnreadableError, check_public
@@ -40,6 +43,8 @@ Json = dict[str, Any]
         "s3://bucket/a%00b",
         "s3://bucket/a b",
         "s3://bucket/a%ff",
+        "s3://bucket/a%3A%3Ab",
+        "s3://bucket/a%3a:b",
         "s3://key:secret@bucket/a",
         "https://user@host/a",
         "https://host:80:90/a",
@@ -87,6 +92,14 @@ def test_prefixes_match_whole_decoded_segments(uri: str, prefix: str, *, allowed
         return
     with pytest.raises(UriRefusedError):
         check_within(parse_uri(uri), [parse_uri(prefix)])
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/a/b", "/my%20data", "/a%2541", "/d=1/ü~", "/%C3%BC", "/%7F"]
+)
+def test_what_is_stored_of_a_uri_is_the_same_uri(path: str) -> None:
+    uri = parse_uri(f"s3://Bucket{path}")
+    assert parse_uri(uri.canonical) == uri
 
 
 @pytest.mark.parametrize(
@@ -217,6 +230,57 @@ async def test_an_input_whose_end_was_not_heard_is_kept(
         assert lost
         async with op.lab.plane.client(None) as nobody:
             assert len((await nobody.get(done["output_link"])).text.splitlines()) == 4
+
+
+async def test_prefixes_may_have_encoded_characters(tmp_path: Path, database_url: str) -> None:
+    for name in ("my data", "other", "a%41", "aA"):
+        (tmp_path / "share" / name).mkdir(parents=True)
+        (tmp_path / "share" / name / "in.jsonl").write_bytes(input_lines(4))
+    share = f"file://{tmp_path}/share"
+    async with operator(tmp_path / "plane", database_url) as op:
+        given = [await give(op, f"{share}/{name}") for name in ("my%20data", "other", "a%2541")]
+        assert [item["prefix"] for item in given] == [
+            f"{share}/{name}" for name in ("my%20data", "other", "a%2541")
+        ]
+        again = await give(op, f"{share}/%6Dy%20data/")
+        assert again["id"] == given[0]["id"]
+        for name in ("my%20data", "other", "a%2541"):
+            uid = f"uid-{name.partition('%')[0]}"
+            await op.put(
+                uid,
+                input={"uri": f"{share}/{name}/in.jsonl"},
+                output_uri=f"{share}/{name}/out",
+            )
+            done = await works(op, uid, agent_id=f"pod-{uid}")
+            assert done["delivery"]["state"] == "done"
+        assert (tmp_path / "share" / "my data" / "out" / "output.jsonl").exists()
+        refused = await op.try_put("uid-9", input={"uri": f"{share}/aA/in.jsonl"})
+        assert refused.json()["error"]["code"] == "uri_not_allowed"
+
+
+async def test_a_stored_prefix_that_is_no_uri_spoils_no_other(
+    tmp_path: Path, database_url: str
+) -> None:
+    """As an earlier release stored them: decoded."""
+    (tmp_path / "share").mkdir()
+    (tmp_path / "share" / "in.jsonl").write_bytes(input_lines(4))
+    async with operator(tmp_path / "plane", database_url) as op:
+        good = await give(op, f"file://{tmp_path}/share")
+        async with op.lab.plane.services.database.transaction() as session:
+            tenant = select(UriPrefix.tenant_id).where(UriPrefix.id == good["id"])
+            session.add(
+                UriPrefix(
+                    id="prefix_0", tenant_id=(await session.execute(tenant)).scalar_one(),
+                    prefix="file:///my data", writable=True, created_at=1.0,
+                )
+            )  # fmt: skip
+        with capture_logs() as logs:
+            await op.put(input={"uri": f"file://{tmp_path}/share/in.jsonl"})
+            await works(op, "uid-1")
+        told = {item["prefix_id"] for item in logs if item["event"] == "uri_prefix_not_readable"}
+        assert told == {"prefix_0"}
+        removed = await op.http.delete("/admin/v1/uri-prefixes/prefix_0")
+        assert removed.status_code == 204
 
 
 async def test_an_input_that_is_not_there_ends_the_job(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sqlalchemy import select
+import structlog
+from sqlalchemy import Row, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from weir_controlplane.errors import InvalidRequestError
@@ -12,6 +14,7 @@ from weir_controlplane.store.kubernetes_models import UriPrefix
 from weir_controlplane.uris.rules import Uri, UriRefusedError, check_within, parse_uri
 
 CODE = "uri_not_allowed"
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +33,23 @@ async def allowed_uri(
     Raises:
         InvalidRequestError: ``uri_not_allowed``; says why.
     """
-    statement = select(UriPrefix.prefix).where(UriPrefix.tenant_id == tenant_id)
+    statement = select(UriPrefix.id, UriPrefix.prefix).where(UriPrefix.tenant_id == tenant_id)
     if writable:
         statement = statement.where(UriPrefix.writable)
-    prefixes = [parse_uri(found) for found in (await session.execute(statement)).scalars()]
+    prefixes = _readable((await session.execute(statement)).all())
     try:
         uri = parse_uri(text)
         return AllowedUri(uri=uri, prefix=check_within(uri, prefixes))
     except UriRefusedError as error:
         raise InvalidRequestError(f"{param}: {error}", param=param, code=CODE) from None
+
+
+def _readable(rows: Iterable[Row[str, str]]) -> list[Uri]:
+    """The prefixes; without those that an earlier release stored in a form that is no URI."""
+    found = []
+    for prefix_id, text in rows:
+        try:
+            found.append(parse_uri(text))
+        except UriRefusedError as error:
+            _log.warning("uri_prefix_not_readable", prefix_id=prefix_id, error=str(error))
+    return found

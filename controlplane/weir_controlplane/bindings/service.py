@@ -112,14 +112,14 @@ async def add_prefix(
     async with services.database.transaction() as session:
         owner = await _tenant(session, tenant, "tenant", lock=True)
         statement = select(UriPrefix).where(
-            UriPrefix.tenant_id == owner.id, UriPrefix.prefix == uri.text
+            UriPrefix.tenant_id == owner.id, UriPrefix.prefix == uri.canonical
         )
         row = (await session.execute(statement)).scalar_one_or_none()
         if row is None:
             row = UriPrefix(
                 id=new_id("prefix_"),
                 tenant_id=owner.id,
-                prefix=uri.text,
+                prefix=uri.canonical,
                 created_at=await clock_s(session),
                 writable=writable,
             )

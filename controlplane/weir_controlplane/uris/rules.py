@@ -11,6 +11,7 @@ SCHEMES = ("s3", "file", "https", "http")
 WRITABLE_SCHEMES = ("s3", "file")
 _AUTHORITY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(:[0-9]{1,5})?")
 _REFUSED_IN_SEGMENT = frozenset("/\\?#*")
+_ENCODED = str.maketrans({char: quote(char) for char in "% \x7f"})  # what `parse_uri` needs so
 
 
 class UriRefusedError(ValueError):
@@ -27,8 +28,13 @@ class Uri:
 
     @property
     def text(self) -> str:
-        """For fsspec, which decodes nothing: an s3 or file URI in its one canonical form."""
+        """For fsspec, which decodes nothing; `parse_uri` may read it otherwise, or not at all."""
         return f"{self.scheme}://{self.authority}/{'/'.join(self.segments)}"
+
+    @property
+    def canonical(self) -> str:
+        """The one form in which it is stored: `parse_uri` makes the same URI of it."""
+        return self.text.translate(_ENCODED)
 
     @property
     def url(self) -> str:
@@ -102,8 +108,10 @@ def _segment(encoded: str) -> str:
         raise UriRefusedError("must be UTF-8 where it is %-encoded") from None
     if decoded in {"", ".", ".."} or unquote(decoded) in {".", ".."}:
         raise UriRefusedError("must have no empty segment, no . and no ..")
-    if any(char in _REFUSED_IN_SEGMENT or ord(char) < 0x20 for char in decoded):
-        raise UriRefusedError("must have none of / \\ ? # * and no control character in a segment")
+    if "::" in decoded or any(char in _REFUSED_IN_SEGMENT or ord(char) < 0x20 for char in decoded):
+        raise UriRefusedError(
+            "must have none of / \\ ? # * :: and no control character in a segment"
+        )
     return decoded
 
 
