@@ -6,6 +6,7 @@ survived is the death of a process, not of the machine (design §8, rule 5).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import uuid
@@ -55,7 +56,7 @@ class CrashJournal:
                 self._compact()
             else:
                 self._append(["-", chunk_id, attempt, line])
-        except DiskFullError:
+        except (DiskFullError, OSError):
             return  # the line is suspected if the engine dies before the next compaction
 
     def recover(self) -> dict[Resident, bool]:
@@ -135,6 +136,7 @@ class CrashJournal:
                 raise
             raise DiskFullError(f"{self._path}: {error.strerror}") from None
         if written < len(content):  # the last bytes of a volume take a part, and say nothing
-            os.ftruncate(self._descriptor, self._size_bytes)
+            with contextlib.suppress(OSError):  # no line enters before the disk has room again
+                os.ftruncate(self._descriptor, self._size_bytes)
             raise DiskFullError(f"{self._path}: no room for a whole record")
         self._size_bytes += len(content)

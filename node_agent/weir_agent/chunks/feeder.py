@@ -125,7 +125,7 @@ class Feeder:
             self._parts.journal.enter(
                 chunk.lease.chunk_id, chunk.lease.attempt, line, solo=chunk.lease.solo
             )
-        except DiskFullError as error:
+        except (DiskFullError, OSError) as error:
             self._work.disk_is_full(error)
             return
         chunk.running[line] = asyncio.create_task(self._run_line(chunk, accepted))
@@ -147,5 +147,9 @@ class Feeder:
         finally:
             chunk.running.pop(line.line, None)
             self._work.wake()
-        self._parts.journal.leave(line.chunk_id, line.attempt, line.line)
-        self._work.store(chunk, line.line, record, "answered")
+        try:
+            self._parts.journal.leave(line.chunk_id, line.attempt, line.line)
+            self._work.store(chunk, line.line, record, "answered")
+        except Exception:  # a line that neither runs nor has a result would hold its chunk for ever
+            log.exception("line.not_stored", chunk_id=line.chunk_id, line=line.line)
+            self._work.cancel(line.chunk_id, "fault")

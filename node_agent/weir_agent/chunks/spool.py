@@ -6,6 +6,7 @@ the volume, so that a full disk never evicts the pod (design §8, rule 3).
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -24,6 +25,10 @@ _RESULTS = "results.ndjson"
 
 class DiskFullError(Exception):
     """The volume under the agent took no more; nothing that was stored is lost."""
+
+
+class NoRoomError(DiskFullError):
+    """The worst case of one chunk does not fit; the volume itself takes more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +82,7 @@ class ChunkFile:
         """Stores a line's result; the first one of a line stays.
 
         Raises:
-            DiskFullError: the volume took no more; the file is as it was.
+            DiskFullError: the volume took no more; what was stored is as it was.
             OSError: any other fault of the file system.
         """
         if line in self._spans:
@@ -87,9 +92,10 @@ class ChunkFile:
             while written < len(record):
                 written += os.pwrite(self._descriptor, record[written:], self._end + written)
         except OSError as error:
+            with contextlib.suppress(OSError):  # the next result is written over what is torn
+                os.ftruncate(self._descriptor, self._end)
             if error.errno not in DISK_ERRORS:
                 raise
-            os.ftruncate(self._descriptor, self._end)
             raise DiskFullError(f"{self.folder.parent}: {error.strerror}") from None
         self._spans[line] = (self._end, len(record))
         self._end += len(record)
@@ -206,7 +212,8 @@ class Spool:
         """The file of a newly leased chunk; results of an earlier attempt at it are kept.
 
         Raises:
-            DiskFullError: the worst case of the chunk does not fit, or the volume is full.
+            NoRoomError: the worst case of the chunk does not fit.
+            DiskFullError: the volume is full, or cannot be written.
             OSError: any other fault of the file system.
         """
         stored = self._open.get(lease.chunk_id)
@@ -216,7 +223,7 @@ class Spool:
             stored.close()
             del self._open[lease.chunk_id]
         if self._worst_case(lease) > self.room_bytes:
-            raise DiskFullError(
+            raise NoRoomError(
                 f"chunk {lease.chunk_id} may need {self._worst_case(lease)} bytes and "
                 f"{self.room_bytes} are left"
             )

@@ -19,7 +19,7 @@ from weir_agent.chunks.held import HeldChunk
 from weir_agent.chunks.lines import LineRunner
 from weir_agent.chunks.pace import Pace
 from weir_agent.chunks.pool import LinePool
-from weir_agent.chunks.spool import DiskFullError, Spool
+from weir_agent.chunks.spool import DiskFullError, NoRoomError, Spool
 from weir_agent.control_plane import ControlPlane
 from weir_agent.journal import CrashJournal
 from weir_agent.metrics import AgentMetrics
@@ -126,14 +126,17 @@ class ChunkWork:
             if known.lease.attempt >= lease.attempt:
                 return
             self._forget(known)
-        if self.draining or self.engine_down:
+        if not self.able:
             self._hand_back(lease)
             return
         try:
             file = self._parts.spool.open(lease)
-        except DiskFullError as error:
-            log.warning("chunk.no_room", chunk_id=lease.chunk_id, reason=str(error))
-            self._no_room_until_s = self._clock() + NO_ROOM_S
+        except (DiskFullError, OSError) as error:
+            if isinstance(error, NoRoomError):
+                log.warning("chunk.no_room", chunk_id=lease.chunk_id, reason=str(error))
+                self._no_room_until_s = self._clock() + NO_ROOM_S
+            else:
+                self.disk_is_full(error)
             self._hand_back(lease)
             return
         self.chunks[lease.chunk_id] = HeldChunk(lease, file)
@@ -217,7 +220,7 @@ class ChunkWork:
         """A line has a result."""
         try:
             chunk.file.append(line, record)
-        except DiskFullError as error:
+        except (DiskFullError, OSError) as error:
             self.disk_is_full(error)
             return
         self._parts.metrics.lines.labels(outcome).inc()
@@ -275,18 +278,24 @@ class ChunkWork:
             log.warning("disk.volume", full=full)
             self.volume_full = full
 
-    def disk_is_full(self, error: DiskFullError) -> None:
-        """Stops all work: what is stored is delivered, which makes room."""
+    def disk_is_full(self, error: DiskFullError | OSError) -> None:
+        """The volume took no more: stops all work; what is stored is delivered, which makes room.
+
+        A line whose result was not stored runs again with the rest of its chunk.
+        """
         if self.disk_full:
             return
         log.error("disk.full", reason=str(error))
         self.disk_full = True
+        self._no_room_until_s = self._clock() + NO_ROOM_S
         for chunk in list(self.chunks.values()):
             if chunk.closing is None:
                 self._close(chunk)
 
     def check_disk(self) -> None:
-        """Goes on when the disk has room again."""
+        """Goes on when the disk has room again; a read-only one has, and is tried now and then."""
+        if self._clock() < self._no_room_until_s:
+            return
         if self.disk_full and not self.chunks and self._parts.spool.has_room:
             log.info("disk.has_room")
             self.disk_full = False

@@ -1,0 +1,127 @@
+"""A volume that fails under the agent: state ``disk_full``, and no line or chunk is stranded."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.agent.conftest import StartAgent
+from tests.support.fake_control_plane import FakeControlPlane, completion_lines
+from tests.support.fake_engine import FakeEngine
+
+
+class Volume:
+    """Makes calls of a module fail with ``error`` while it is set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.error: int | None = None
+        self._monkeypatch = monkeypatch
+
+    def fails(self, name: str) -> None:
+        """The function ``name`` of ``os`` fails with the volume."""
+        real: Callable[..., object] = getattr(os, name)
+
+        def call(*arguments: object, **options: object) -> object:
+            if self.error is not None:
+                raise OSError(self.error, os.strerror(self.error))
+            return real(*arguments, **options)
+
+        self._monkeypatch.setattr(os, name, call)
+
+
+@pytest.fixture
+def volume(monkeypatch: pytest.MonkeyPatch) -> Volume:
+    monkeypatch.setattr("weir_agent.chunks.work.NO_ROOM_S", 0.5)
+    return Volume(monkeypatch)
+
+
+@pytest.mark.parametrize("error", [errno.EROFS, errno.EIO, errno.ESTALE])
+async def test_a_volume_that_fails_with_the_last_line_keeps_no_chunk(
+    start_agent: StartAgent, control_plane: FakeControlPlane, volume: Volume, error: int
+) -> None:
+    """Design §8 rule 3: what is stored is delivered, the rest runs again."""
+    control_plane.add_chunk(completion_lines(4))
+    volume.fails("pwrite")
+    volume.fails("ftruncate")
+    engine = FakeEngine(held=True)
+    engine.holds = lambda line: line.line == 4
+    async with start_agent(engine) as running:
+        await running.until(lambda: engine.resident == {4} and len(engine.executed) == 4)
+        control_plane.lease_work = False
+        volume.error = error
+        engine.hold.set()
+        await running.until(lambda: any(s["state"] == "disk_full" for s in control_plane.syncs))
+        await running.until(lambda: control_plane.chunks["chunk-0"].state == "closed")
+        await running.until(lambda: control_plane.syncs[-1]["chunks"] == [])
+        assert sorted(control_plane.results) == [1, 2, 3]
+        volume.error = None
+        control_plane.lease_work = True
+        await running.until(lambda: control_plane.done)
+    assert sorted(control_plane.results) == [1, 2, 3, 4]
+    assert all(len(records) == 1 for records in control_plane.results.values())
+
+
+async def test_a_volume_that_fails_with_the_only_line_gives_its_chunk_back(
+    start_agent: StartAgent, control_plane: FakeControlPlane, volume: Volume
+) -> None:
+    control_plane.add_chunk(completion_lines(1))
+    volume.fails("pwrite")
+    volume.fails("ftruncate")
+    engine = FakeEngine(held=True)
+    async with start_agent(engine) as running:
+        await running.until(lambda: engine.resident == {1})
+        volume.error = errno.EROFS
+        engine.hold.set()
+        await running.until(lambda: any(s["returned"] for s in control_plane.syncs))
+        assert any(s["state"] == "disk_full" for s in control_plane.syncs)
+        volume.error = None
+        await running.until(lambda: control_plane.done)
+    assert {line: len(records) for line, records in control_plane.results.items()} == {1: 1}
+
+
+async def test_a_journal_that_cannot_be_cut_costs_no_result(
+    start_agent: StartAgent, control_plane: FakeControlPlane, volume: Volume
+) -> None:
+    control_plane.add_chunk(completion_lines(3))
+    engine = FakeEngine(held=True)
+    async with start_agent(engine) as running:
+        await running.until(lambda: engine.resident == {1, 2, 3})
+        volume.fails("ftruncate")
+        volume.error = errno.EIO
+        engine.hold.set()
+        await running.until(lambda: control_plane.done)
+        volume.error = None
+    assert sorted(control_plane.results) == [1, 2, 3]
+    assert len(engine.executed) == 3  # no result was computed twice
+
+
+async def test_a_volume_that_takes_no_chunk_is_told_as_full(
+    start_agent: StartAgent,
+    control_plane: FakeControlPlane,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Unlike a chunk that is too large: nothing else would fit either."""
+    real = os.open
+
+    def read_only(path: Path, *arguments: object, **options: object) -> int:
+        if str(path).endswith("results.ndjson"):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return real(path, *arguments, **options)  # type: ignore[arg-type]
+
+    control_plane.add_chunk(completion_lines(4))
+    with monkeypatch.context() as patched, capture_logs() as logs:
+        patched.setattr(os, "open", read_only)
+        async with start_agent() as running:
+            await running.until(lambda: any(s["returned"] for s in control_plane.syncs))
+            returning = next(s for s in control_plane.syncs if s["returned"])
+            assert returning["state"] == "disk_full"
+            assert running.engine.executed == []
+    assert any(log["event"] == "disk.full" and "Read-only" in log["reason"] for log in logs)
+    async with start_agent() as running:
+        await running.until(lambda: control_plane.done)
+    assert sorted(control_plane.results) == [1, 2, 3, 4]
