@@ -279,6 +279,25 @@ def test_a_killed_agent_leaves_no_process_behind(agent: RealAgent) -> None:
     assert agent.metric("weir_engine_restarts_total") == 2  # the engine's death before, and this
 
 
+def test_an_engine_that_is_terminated_cuts_no_answer_short(agent: RealAgent) -> None:
+    """Design §8 rule 5: vLLM answers what it aborts as if it were whole; those lines run again."""
+    plane = agent.control_plane
+    first = 1 + max(plane.results, default=0)
+    deaths = len(plane.deaths)
+    plane.add_chunk(completion_lines(24, first=first, max_tokens=200))
+    agent.until(lambda: agent.metric('weir_engine_requests{class="offline",state="running"}') > 0)
+    engine = agent.processes()[-1]
+    os.kill(engine, signal.SIGTERM)
+    agent.until(lambda: len(plane.deaths) > deaths)
+    agent.until(lambda: plane.done)
+    records = [plane.results[line] for line in range(first, first + 24)]
+    assert all(len(answers) == 1 for answers in records)
+    ends = {answers[0]["response"]["body"]["choices"][0]["finish_reason"] for answers in records}
+    assert ends <= {"length", "stop"}
+    agent.until(agent.ready)
+    assert agent.processes()[-1] != engine
+
+
 def test_sigterm_finishes_streams_and_hands_work_back(agent: RealAgent) -> None:
     """Design §9: on SIGTERM offline work is handed back, online drained, then the engine stops."""
     plane = agent.control_plane

@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import importlib.metadata
 import os
+import signal
 
 # What a start imports one by one, 15 s in all; a process forked after that starts in seconds.
 _HEAVY = (
@@ -55,6 +56,9 @@ def start_engine_by_fork() -> None:
     """
     if is_cpu_build():
         os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
+        # The engine would share the pipe by which a signal wakes this process's loop, and a
+        # SIGTERM to the engine alone would end the agent.
+        os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
 
 
 def preload() -> None:
