@@ -221,7 +221,8 @@ class Settings(BaseSettings):
         default=90.0,
         ge=1,
         le=3600,
-        description="Length of the lease under which a replica validates or finalizes a batch.",
+        description="Length of the lease under which a replica validates or finalizes a batch, or "
+        "copies for a BatchJob.",
     )
     sweep_s: float = Field(
         default=60.0,

@@ -18,7 +18,6 @@ from weir_controlplane.app import make_services
 from weir_controlplane.batches import winding_up
 from weir_controlplane.batches.leases import (
     GRACE_S,
-    LeaseLostError,
     apply_due,
     claim,
     hold,
@@ -32,6 +31,7 @@ from weir_controlplane.dispatch.watch import close_ending
 from weir_controlplane.errors import StorageFullError
 from weir_controlplane.files.service import sweep
 from weir_controlplane.files.storage_writer import StorageWriter
+from weir_controlplane.leases import LeaseLostError
 from weir_controlplane.services import Services
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.line_index import unpack_lines

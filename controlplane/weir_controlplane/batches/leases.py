@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from weir_controlplane.batches.states import Event, State, Status, advance
 from weir_controlplane.ids import new_nonce
+from weir_controlplane.leases import LeaseLostError
 from weir_controlplane.services import Services
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import clock_s
@@ -20,10 +21,6 @@ _DUE_ROWS = 50
 
 _running = exists().where(Chunk.batch_id == Batch.id, Chunk.state.in_(("open", "leased")))
 _leased = exists().where(Chunk.batch_id == Batch.id, Chunk.state == "leased")
-
-
-class LeaseLostError(Exception):
-    """Another replica has this work now, or it is no longer wanted: write nothing more."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from asyncio import CancelledError
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
+from functools import partial
 
 import structlog
 
 from weir_controlplane.batches.intake import take_in
 from weir_controlplane.batches.leases import (
-    LeaseLostError,
     Work,
     apply_due,
     claim,
@@ -28,6 +28,7 @@ from weir_controlplane.batches.result_reader import BrokenResultError
 from weir_controlplane.batches.states import Status
 from weir_controlplane.batches.winding_up import wind_up
 from weir_controlplane.errors import MissingObjectError, StorageError, WeirError
+from weir_controlplane.leases import LeaseLostError, kept_alive
 from weir_controlplane.services import Services
 from weir_controlplane.store.database import OUTAGES
 
@@ -83,7 +84,9 @@ def _reason(error: Exception) -> str:
 
 
 async def _do(services: Services, work: Work) -> None:
-    async with _kept_alive(services, work) as held:
+    keep = partial(renew, services, work)
+    length_s = services.settings.work_lease_s
+    async with kept_alive(keep, length_s=length_s, batch_id=work.batch_id) as held:
         wanted = held.is_set
         try:
             await _move_on(services, work, wanted)
@@ -113,31 +116,3 @@ async def _move_on(services: Services, work: Work, wanted: Callable[[], bool]) -
         await take_in(services, work, wanted)
     else:
         await wind_up(services, work, wanted)
-
-
-@contextlib.asynccontextmanager
-async def _kept_alive(services: Services, work: Work) -> AsyncIterator[asyncio.Event]:
-    """Renews the lease at a third of its length; the event is set for as long as it is ours."""
-    held = asyncio.Event()
-    held.set()
-
-    async def keep() -> None:
-        while True:
-            await asyncio.sleep(services.settings.work_lease_s / 3)
-            try:
-                await renew(services, work)
-            except LeaseLostError:
-                held.clear()
-                return
-            except Exception as error:  # noqa: BLE001 - the main loop of the renewal
-                _log.warning(
-                    "lease_not_renewed", batch_id=work.batch_id, error=type(error).__name__
-                )
-
-    task = asyncio.create_task(keep())
-    try:
-        yield held
-    finally:
-        held.clear()  # a thread still at work stops at its next line
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from weir_controlplane.batchjobs.endpoints import router
+from weir_controlplane.batchjobs.leases import void_leases
 from weir_controlplane.batchjobs.worker import work_forever
 from weir_controlplane.services import Component
 
@@ -11,4 +12,9 @@ WORKERS = 2  # a large input must not hold up the others
 
 def batchjobs_component() -> Component:
     """BatchJobs of Kubernetes."""
-    return Component(name="batchjobs", routers=(router,), background=(work_forever,) * WORKERS)
+    return Component(
+        name="batchjobs",
+        startup=(void_leases,),
+        routers=(router,),
+        background=(work_forever,) * WORKERS,
+    )

@@ -22,7 +22,7 @@ async def deliver(services: Services, work: JobWork) -> None:
     """Copies the files, once more whole if it was interrupted; objects appear whole or not at all.
 
     Raises:
-        JobLostError: another replica does this now.
+        LeaseLostError: another replica does this now.
         StorageError: the place fails; another time it may not.
         StorageFullError: likewise.
     """

@@ -38,7 +38,7 @@ async def take_in(services: Services, work: JobWork) -> None:
     """Makes the job's batch, or ends the job with what is wrong with its input.
 
     Raises:
-        JobLostError: another replica does this, or it is not wanted any more.
+        LeaseLostError: another replica does this, or it is not wanted any more.
         WeirError: not now: storage or network fail, or the tenant's quota is used up.
     """
     try:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import and_, or_, select
+from sqlalchemy import and_, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from weir_controlplane.batches.states import TERMINAL
 from weir_controlplane.ids import new_nonce
+from weir_controlplane.leases import LeaseLostError
 from weir_controlplane.services import Services
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import clock_s
 from weir_controlplane.store.kubernetes_models import BatchJob
 from weir_controlplane.store.models import Batch
 
-LEASE_S = 900.0  # a whole file is copied under it; a replica that dies delays a job by so much
 MAX_BACKOFF_S = 60.0
 
 
@@ -26,10 +26,6 @@ class JobWork:
     uid: str
     batch_id: str | None
     nonce: str
-
-
-class JobLostError(Exception):
-    """The lease ended, or the work is not wanted any more: write nothing."""
 
 
 _NO_BATCH = and_(
@@ -52,31 +48,49 @@ async def claim(services: Services) -> JobWork | None:
     )
     async with services.database.transaction() as session:
         job = (await session.execute(statement)).scalar_one_or_none()
-        return None if job is None else _take(job, await clock_s(session))
+        return None if job is None else _take(services, job, await clock_s(session))
 
 
-def take_new(job: BatchJob, now_s: float) -> JobWork | None:
+def take_new(services: Services, job: BatchJob, now_s: float) -> JobWork | None:
     """A lease on a job that the caller has locked; None: its batch is made, or not wanted now."""
     wanted = job.batch_id is None and job.ended_at is None and not job.suspended
-    return _take(job, now_s) if wanted and job.work_lease_until <= now_s else None
+    return _take(services, job, now_s) if wanted and job.work_lease_until <= now_s else None
 
 
-def _take(job: BatchJob, now_s: float) -> JobWork:
+def _take(services: Services, job: BatchJob, now_s: float) -> JobWork:
     nonce = new_nonce()
-    job.work_nonce, job.work_lease_until = nonce, now_s + LEASE_S
+    job.work_nonce, job.work_lease_until = nonce, now_s + services.settings.work_lease_s
     return JobWork(uid=job.uid, batch_id=job.batch_id, nonce=nonce)
+
+
+async def renew(services: Services, work: JobWork) -> None:
+    """Makes the lease last a whole length from now.
+
+    Raises:
+        LeaseLostError: it is not ours any more.
+    """
+    async with services.database.transaction() as session:
+        until = db_now() + services.settings.work_lease_s
+        found = await session.execute(
+            update(BatchJob)
+            .where(BatchJob.uid == work.uid, BatchJob.work_nonce == work.nonce)
+            .values(work_lease_until=until)
+            .returning(BatchJob.uid)
+        )
+        if found.scalar_one_or_none() is None:
+            raise LeaseLostError(work.uid)
 
 
 async def hold(session: AsyncSession, work: JobWork) -> BatchJob:
     """The job, locked for this transaction.
 
     Raises:
-        JobLostError: it is not ours any more, was cancelled or is suspended.
+        LeaseLostError: it is not ours any more, was cancelled or is suspended.
     """
     statement = select(BatchJob).where(BatchJob.uid == work.uid, BatchJob.work_nonce == work.nonce)
     job = (await session.execute(statement.with_for_update())).scalar_one_or_none()
     if job is None or (work.batch_id is None and (job.suspended or job.ended_at is not None)):
-        raise JobLostError(work.uid)
+        raise LeaseLostError(work.uid)
     return job
 
 
@@ -110,3 +124,15 @@ async def give_back(services: Services, work: JobWork) -> None:
         job = (await session.execute(statement.with_for_update())).scalar_one_or_none()
         if job is not None:
             job.work_nonce, job.work_lease_until = None, 0.0
+
+
+async def void_leases(services: Services) -> None:
+    """Ends every lease at the start of an embedded control plane: its holder cannot be alive."""
+    if services.database.dialect != "sqlite":
+        return
+    async with services.database.transaction() as session:
+        await session.execute(
+            update(BatchJob)
+            .where(BatchJob.work_nonce.is_not(None))
+            .values(work_nonce=None, work_lease_until=0.0)
+        )

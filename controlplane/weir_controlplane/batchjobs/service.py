@@ -85,7 +85,7 @@ async def put_job(services: Services, uid: str, body: PutBatchJob) -> Accepted:
             )
         moved = await _wish(session, job, body)
         inline = job.input_uri is None
-        work = take_new(job, await clock_s(session)) if inline else None
+        work = take_new(services, job, await clock_s(session)) if inline else None
     if moved:
         await revoke_halted(services.database)
         await services.nudge.send(CHUNKS_TOPIC)

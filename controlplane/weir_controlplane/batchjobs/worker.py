@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from asyncio import CancelledError
+from functools import partial
 
 import structlog
 
 from weir_controlplane.batchjobs.delivery import deliver
 from weir_controlplane.batchjobs.intake import take_in
-from weir_controlplane.batchjobs.leases import JobLostError, JobWork, claim, give_back, give_up
+from weir_controlplane.batchjobs.leases import JobWork, claim, give_back, give_up, renew
 from weir_controlplane.batchjobs.service import TOPIC
 from weir_controlplane.errors import QuotaExceededError, WeirError
+from weir_controlplane.leases import LeaseLostError, kept_alive
 from weir_controlplane.services import Services
 from weir_controlplane.store.database import OUTAGES
 
@@ -35,9 +37,11 @@ async def work_on(services: Services, work: JobWork) -> None:
     Raises:
         CancelledError: the process stops; the lease is given back.
     """
+    keep = partial(renew, services, work)
     try:
-        await (take_in(services, work) if work.batch_id is None else deliver(services, work))
-    except JobLostError:
+        async with kept_alive(keep, length_s=services.settings.work_lease_s, uid=work.uid):
+            await (take_in(services, work) if work.batch_id is None else deliver(services, work))
+    except LeaseLostError:
         await give_back(services, work)
     except CancelledError:
         with contextlib.suppress(*OUTAGES):  # else the lease just ends

@@ -1,0 +1,46 @@
+"""What the leases of replicas on their work have in common: renewal, and how they are lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import structlog
+
+_log = structlog.get_logger(__name__)
+
+
+class LeaseLostError(Exception):
+    """Another replica has this work now, or it is no longer wanted: write nothing more."""
+
+
+@contextlib.asynccontextmanager
+async def kept_alive(
+    renew: Callable[[], Awaitable[None]], *, length_s: float, **ids: str
+) -> AsyncIterator[asyncio.Event]:
+    """Renews a lease at a third of its length; the event is set for as long as it is ours.
+
+    ``renew`` raises LeaseLostError when it is not; ``ids`` name the work in the log.
+    """
+    held = asyncio.Event()
+    held.set()
+
+    async def keep() -> None:
+        while True:
+            await asyncio.sleep(length_s / 3)
+            try:
+                await renew()
+            except LeaseLostError:
+                held.clear()
+                return
+            except Exception as error:  # noqa: BLE001 - the main loop of the renewal
+                _log.warning("lease_not_renewed", **ids, error=type(error).__name__)
+
+    task = asyncio.create_task(keep())
+    try:
+        yield held
+    finally:
+        held.clear()  # a thread still at work stops at its next line
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
