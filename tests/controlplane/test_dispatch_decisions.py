@@ -187,6 +187,19 @@ def test_rule_5_after_five_deaths_by_one_batch_its_other_suspects_fail() -> None
     assert all(item.state == "suspect" for item in mixed.lines.values())
 
 
+def test_rule_5_deaths_whose_suspects_have_all_answered_do_not_count() -> None:
+    """§8.5: a batch is to blame for those that are not explained otherwise."""
+    cleared = {("b", n): Suspicion(state="cleared", deaths=1) for n in range(1, 9)}
+    verdict = after_death([("b", 9), ("b", 1)], known=cleared, batch_deaths={"b": 4})
+    assert verdict.batch_deaths == {"b": 1}
+    assert {item.state for item in verdict.lines.values()} == {"suspect"}
+    for state in ("suspect", "failed"):
+        known = {**cleared, ("b", 8): Suspicion(state=state, deaths=1)}
+        verdict = after_death([("b", 9), ("b", 1)], known=known, batch_deaths={"b": 4})
+        assert verdict.batch_deaths == {"b": 5}
+        assert {item.state for item in verdict.lines.values()} == {"failed"}
+
+
 def test_rule_5_a_death_without_suspects_pauses_the_pod_longer_each_time() -> None:
     """§8.5: deaths without suspects pause the pod's dispatch."""
     assert after_death([], known={}, batch_deaths={}).pause

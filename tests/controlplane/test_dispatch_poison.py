@@ -42,6 +42,14 @@ async def heed_cancels(agent: SimAgent, reason: str = "suspects") -> None:
             agent.give_back(agent.held[item["chunk_id"]])
 
 
+async def a_lease(desk: Lab, agent: SimAgent, *, solo: bool) -> Json:
+    """The agent's only lease, once it has one; fails when it is of the other kind."""
+    await desk.syncs_until(agent, lambda: bool(agent.held))
+    (lease,) = agent.held.values()
+    assert lease["solo"] == solo
+    return lease
+
+
 async def paused_s(desk: Lab) -> float:
     """For how long the only pod gets nothing."""
     (view,) = (await desk.plane.admin.get("/internal/v1/agents")).json()["data"]
@@ -230,6 +238,26 @@ async def test_rule_5_committed_lines_are_never_suspects(desk: Lab) -> None:
     for number in range(3):
         agent.dies(f"death-{number}", [(lease, 2)])
     await agent.sync()
+    batch = await desk.works_until(agent, batch_id, "completed")
+    found = await desk.assert_whole(batch, 8)
+    assert all(item["error"] is None for item in found.values())
+
+
+async def test_rule_5_a_batch_outlives_engines_that_die_without_its_doing(desk: Lab) -> None:
+    """§8.5: four faults hours apart, whose suspects all answer, make the fifth no worse."""
+    batch_id = await desk.submit(8, documents=1)
+    agent = desk.agent()
+    await agent.ready()
+    for number in range(5):
+        whole = await a_lease(desk, agent, solo=False)
+        lines = [item["line"] for item in await agent.lines(whole)]
+        resident = lines[:1] if number < 4 else lines
+        agent.dies(f"death-{number}", [(whole, line) for line in resident])
+        await agent.sync()
+        agent.give_back(whole)
+        alone = await a_lease(desk, agent, solo=True)
+        assert [item["line"] for item in await agent.lines(alone)] == resident
+        assert await agent.finish(alone) == "accepted"
     batch = await desk.works_until(agent, batch_id, "completed")
     found = await desk.assert_whole(batch, 8)
     assert all(item["error"] is None for item in found.values())

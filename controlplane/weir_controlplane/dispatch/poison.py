@@ -35,7 +35,7 @@ class Suspicion:
 class Verdict:
     """What a death changes. ``pause``: it had no suspects, so its pod gets nothing for a while.
 
-    ``batch_deaths`` holds the batches whose count rose.
+    ``batch_deaths`` holds the batches whose count changes.
     """
 
     lines: Mapping[Line, Suspicion] = field(default_factory=dict)
@@ -53,7 +53,8 @@ def after_death(
 
     ``known`` holds every line known of the batches concerned, ``batch_deaths`` their counts. A
     death counts against a batch when all resident lines are of it: of a mixed death nobody can
-    say which batch it was, and from then on its suspects run alone.
+    say which batch it was, and from then on its suspects run alone. Deaths of which every
+    suspect has answered since are not its doing: the count starts anew.
     """
     if not resident:
         return Verdict(pause=True)
@@ -72,10 +73,15 @@ def after_death(
     counts = {}
     if len(batches) == 1:
         (batch,) = batches
-        counts = {batch: batch_deaths.get(batch, 0) + 1}
+        unexplained = batch_deaths.get(batch, 0) if _is_suspected(batch, known) else 0
+        counts = {batch: unexplained + 1}
         if counts[batch] >= BATCH_DEATHS_TO_FAIL:
             lines |= _others_failed(batch, {**known, **lines})
     return Verdict(lines=lines, batch_deaths=counts)
+
+
+def _is_suspected(batch: str, known: Mapping[Line, Suspicion]) -> bool:
+    return any(line[0] == batch and item.state != "cleared" for line, item in known.items())
 
 
 def _others_failed(batch: str, known: Mapping[Line, Suspicion]) -> dict[Line, Suspicion]:
