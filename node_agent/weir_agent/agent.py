@@ -190,8 +190,13 @@ class Agent:
         await asyncio.sleep(STOP_SEEN_S)
         if self._stop.is_set():
             return None
-        death = self.stores.journal.record_death(kind)
-        log.error("engine.died", kind=kind, death_id=death.death_id, resident=len(death.resident))
+        try:
+            death = self.stores.journal.record_death(kind)
+        except OSError as error:
+            log.error("engine.died", kind=kind, not_recorded=str(error))  # noqa: TRY400 - no stack to read
+        else:
+            resident = len(death.resident)
+            log.error("engine.died", kind=kind, death_id=death.death_id, resident=resident)
         self._engine.kill()
         await asyncio.sleep(ERRORS_OUT_S)  # clients get their errors
         if self._offline is not None:

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import uuid
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Literal
@@ -29,6 +30,7 @@ class CrashJournal:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._folder = folder
         self._deaths = folder / "deaths"
         self._deaths.mkdir(exist_ok=True, mode=0o700)
         self._path = folder / "resident.ndjson"
@@ -61,17 +63,7 @@ class CrashJournal:
 
     def recover(self) -> dict[Resident, bool]:
         """The lines that an earlier process left in its engine, each with its ``solo``."""
-        left: dict[Resident, bool] = {}
-        for record in self._path.read_bytes().split(b"\n"):
-            try:
-                sign, chunk_id, attempt, line, *solo = json.loads(record)
-            except ValueError:
-                continue  # the end of a write that a kill cut off
-            if sign == "+":
-                left[chunk_id, attempt, line] = bool(solo and solo[0])
-            else:
-                left.pop((chunk_id, attempt, line), None)
-        return left
+        return _resident_in(self._path)
 
     def clear(self) -> None:
         """No line is in any engine."""
@@ -82,32 +74,51 @@ class CrashJournal:
     def record_death(
         self, kind: Literal["crash", "hang"], resident: dict[Resident, bool] | None = None
     ) -> wire.Death:
-        """An engine died with what is resident (or was, by an earlier process); forced to disk."""
+        """An engine died with what is resident (or was, by an earlier process); forced to disk.
+
+        A volume without room for a record has room for a name: the journal becomes the record.
+
+        Raises:
+            OSError: the volume took neither; the journal stays as it is.
+        """
         lines = self._resident if resident is None else resident
-        death = wire.Death(
-            death_id=uuid.uuid4().hex,
-            kind=kind,
-            solo=len(lines) == 1 and all(lines.values()),
-            resident=tuple(
-                wire.ResidentLine(chunk_id=chunk_id, attempt=attempt, line=line)
-                for chunk_id, attempt, line in islice(lines, MOST_RESIDENT)
-            ),
-        )
-        temporary = self._deaths / f"{death.death_id}.tmp"
-        with temporary.open("wb") as file:
-            file.write(death.model_dump_json().encode())
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self._deaths / f"{death.death_id}.json")
-        self.clear()
+        death = _death(uuid.uuid4().hex, kind, lines)
+        try:
+            self._write(death)
+        except OSError:
+            self._path.replace(self._folder / f"resident-{kind}-{death.death_id}.ndjson")
+            # Lines that leave the engine from here on must not be taken out of it.
+            apart = os.memfd_create("journal")
+            os.dup2(apart, self._descriptor, inheritable=False)
+            os.close(apart)
+        with contextlib.suppress(OSError):  # the death is on disk; the next start clears it
+            self.clear()
         return death
+
+    def _write(self, death: wire.Death) -> None:
+        temporary = self._deaths / f"{death.death_id}.tmp"
+        try:
+            with temporary.open("wb") as file:
+                file.write(death.model_dump_json().encode())
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self._deaths / f"{death.death_id}.json")
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
 
     def deaths(self) -> tuple[wire.Death, ...]:
         """Deaths that the control plane has not accepted yet, oldest first."""
         found = []
-        for path in sorted(self._deaths.glob("*.json"), key=lambda path: path.stat().st_mtime):
+        paths = (*self._deaths.glob("*.json"), *self._folder.glob("resident-*.ndjson"))
+        for path in sorted(paths, key=lambda path: path.stat().st_mtime):
             try:
-                found.append(wire.Death.model_validate_json(path.read_bytes()))
+                if path.suffix == ".json":
+                    found.append(wire.Death.model_validate_json(path.read_bytes()))
+                else:
+                    _, kind, death_id = path.stem.split("-")
+                    found.append(_death(death_id, kind, _resident_in(path)))
             except ValidationError:
                 path.unlink()  # half of it is lost: it names nobody
         return tuple(found)
@@ -116,6 +127,8 @@ class CrashJournal:
         """The control plane knows this death."""
         if death_id.isalnum():
             (self._deaths / f"{death_id}.json").unlink(missing_ok=True)
+            for path in self._folder.glob(f"resident-*-{death_id}.ndjson"):
+                path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Gives the descriptor back."""
@@ -140,3 +153,31 @@ class CrashJournal:
                 os.ftruncate(self._descriptor, self._size_bytes)
             raise DiskFullError(f"{self._path}: no room for a whole record")
         self._size_bytes += len(content)
+
+
+def _resident_in(path: Path) -> dict[Resident, bool]:
+    left: dict[Resident, bool] = {}
+    for record in path.read_bytes().split(b"\n"):
+        try:
+            sign, chunk_id, attempt, line, *solo = json.loads(record)
+        except ValueError:
+            continue  # the end of a write that a kill cut off
+        if sign == "+":
+            left[chunk_id, attempt, line] = bool(solo and solo[0])
+        else:
+            left.pop((chunk_id, attempt, line), None)
+    return left
+
+
+def _death(death_id: str, kind: str, lines: Mapping[Resident, bool]) -> wire.Death:
+    return wire.Death.model_validate(
+        {
+            "death_id": death_id,
+            "kind": kind,
+            "solo": len(lines) == 1 and all(lines.values()),
+            "resident": tuple(
+                wire.ResidentLine(chunk_id=chunk_id, attempt=attempt, line=line)
+                for chunk_id, attempt, line in islice(lines, MOST_RESIDENT)
+            ),
+        }
+    )

@@ -6,6 +6,7 @@ The only module that joins the agent with vLLM.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import socket
@@ -159,12 +160,15 @@ def _serve(
 
 
 def record_fault(data_dir: Path) -> None:
-    """A child died of a fault of its own: the lines in its engine are suspects."""
-    journal = CrashJournal(data_dir)
-    resident = journal.recover()
-    if resident:
-        journal.record_death("crash", resident)
-    journal.close()
+    """A child died of a fault of its own: the lines in its engine are suspects.
+
+    Raises:
+        OSError: the volume of the data folder did not take it.
+    """
+    with contextlib.closing(CrashJournal(data_dir)) as journal:
+        resident = journal.recover()
+        if resident:
+            journal.record_death("crash", resident)
 
 
 def _own(data_dir: Path) -> int:

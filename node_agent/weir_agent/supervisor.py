@@ -52,8 +52,9 @@ class Supervisor:
 
     ``work`` is given a function to say that it is ready, and returns an exit status. A child that
     ends before any was ever ready is not started again: its fault would only repeat itself.
-    ``after_fault`` runs here when a child was ended by a fault of its own. ``restarts`` counts the
-    children after the first; each child sees the count of its own start.
+    ``after_fault`` runs here when a child was ended by a fault of its own, and once more before the
+    next start when the disk did not take what it wrote. ``restarts`` counts the children after the
+    first; each child sees the count of its own start.
     """
 
     def __init__(
@@ -80,8 +81,9 @@ class Supervisor:
         signal.signal(signal.SIGALRM, self._kill)
         gc.collect()
         gc.freeze()  # children share these pages
-        failures = 0
+        failures, unrecorded = 0, False
         while True:
+            unrecorded = unrecorded and not self._recorded()
             started_s = time.monotonic()
             ended = self._run_child()
             if self._is_stopping():
@@ -90,12 +92,20 @@ class Supervisor:
                 return ended.status
             log.error("agent.ended", status=ended.status, signal=ended.signal)
             if ended.signal in FAULTS:
-                self._after_fault()
+                unrecorded = not self._recorded()
             failures = 0 if time.monotonic() - started_s > STEADY_S else failures + 1
             self._sleep(min(MOST_PAUSE_S, self._first_pause_s * 2.0 ** min(failures, 30)))
             if self._is_stopping():
                 return Exit.OK
             self.restarts += 1
+
+    def _recorded(self) -> bool:
+        try:
+            self._after_fault()
+        except OSError as error:
+            log.error("agent.fault_not_recorded", reason=str(error))  # noqa: TRY400 - no stack to read
+            return False
+        return True
 
     def _is_stopping(self) -> bool:
         return self._stopping

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -51,6 +52,52 @@ def test_the_parent_finds_the_lines_of_a_child_that_faulted(tmp_path: Path) -> N
     parent = CrashJournal(tmp_path)
     (death,) = parent.deaths()
     assert death.solo
+    assert [(e.chunk_id, e.attempt, e.line) for e in death.resident] == [("chunk", 4, 8)]
+    parent.close()
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A volume without room for a record; undo it for the disk to be back."""
+
+    def fsync(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("weir_agent.journal.os.fsync", fsync)
+    return monkeypatch
+
+
+def test_a_death_on_a_full_volume_is_kept_by_the_journals_own_name(
+    tmp_path: Path, full: pytest.MonkeyPatch
+) -> None:
+    journal = CrashJournal(tmp_path)
+    journal.enter("chunk", 1, 1, solo=True)
+    death = journal.record_death("hang")
+    journal.leave("chunk", 1, 1)  # its task ends after the engine
+    journal.close()
+    for _ in range(2):  # also after a start that could not tell it
+        later = CrashJournal(tmp_path)
+        later.clear()
+        assert later.deaths() == (death,)
+        later.close()
+    full.undo()
+    last = CrashJournal(tmp_path)
+    last.accepted(death.death_id)
+    assert last.deaths() == ()
+    assert (death.kind, death.solo, death.resident[0].line) == ("hang", True, 1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["deaths", "resident.ndjson"]
+    assert list((tmp_path / "deaths").iterdir()) == []
+    last.close()
+
+
+@pytest.mark.usefixtures("full")
+def test_the_parent_finds_them_on_a_full_volume_too(tmp_path: Path) -> None:
+    child = CrashJournal(tmp_path)
+    child.enter("chunk", 4, 8, solo=True)
+    child.close()
+    record_fault(tmp_path)
+    parent = CrashJournal(tmp_path)
+    (death,) = parent.deaths()
     assert [(e.chunk_id, e.attempt, e.line) for e in death.resident] == [("chunk", 4, 8)]
     parent.close()
 

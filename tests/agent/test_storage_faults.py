@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from tests.agent.conftest import StartAgent
 from tests.support.fake_control_plane import FakeControlPlane, completion_lines
 from tests.support.fake_engine import FakeEngine
+from weir_agent.agent import EngineDiedError
 
 
 class Volume:
@@ -125,3 +126,46 @@ async def test_a_volume_that_takes_no_chunk_is_told_as_full(
     async with start_agent() as running:
         await running.until(lambda: control_plane.done)
     assert sorted(control_plane.results) == [1, 2, 3, 4]
+
+
+async def test_an_engine_death_on_a_full_volume_is_reported_by_the_next_process(
+    start_agent: StartAgent, control_plane: FakeControlPlane, volume: Volume
+) -> None:
+    """Design §8 rule 5: a line that kills engines does not become an ordinary one again."""
+    control_plane.add_chunk(completion_lines(3), solo=True)
+    engine = FakeEngine(held=True)
+    volume.fails("fsync")
+    async with start_agent(engine) as running:
+        await running.until(lambda: engine.resident == {1})
+        control_plane.down = True
+        volume.error = errno.ENOSPC
+        engine.dead = True
+        engine.hold.set()
+        with pytest.raises(EngineDiedError, match="crash"):
+            await running.task
+    assert engine.killed
+    assert control_plane.deaths == {}
+    volume.error = None
+    control_plane.down = False
+    async with start_agent() as running:
+        await running.until(lambda: control_plane.done and bool(control_plane.deaths))
+        await running.until(lambda: not running.agent.stores.journal.deaths())
+    (death,) = control_plane.deaths.values()
+    assert (death["kind"], death["solo"]) == ("crash", True)
+    assert [entry["line"] for entry in death["resident"]] == [1]
+
+
+async def test_an_engine_whose_death_cannot_be_recorded_is_ended_all_the_same(
+    start_agent: StartAgent, control_plane: FakeControlPlane, volume: Volume
+) -> None:
+    control_plane.add_chunk(completion_lines(1))
+    engine = FakeEngine(held=True)
+    volume.fails("fsync")
+    volume.fails("replace")
+    async with start_agent(engine, hang_after_s=3.0) as running:
+        await running.until(lambda: engine.resident == {1})
+        volume.error = errno.EROFS
+        engine.silent = True
+        with pytest.raises(EngineDiedError, match="hang"):
+            await running.task
+    assert engine.killed

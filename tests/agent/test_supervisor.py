@@ -49,6 +49,9 @@ def work(ready):
     return {"ok": 0, "usage": 2, "fail-early": 1}.get(step, 75)
 
 def after_fault():
+    if "full" in plan and not (folder / "full").exists():
+        (folder / "full").touch()
+        raise OSError(28, "No space left on device")
     with (folder / "faults").open("a") as file:
         file.write("x")
 
@@ -86,6 +89,7 @@ class Parent:
         ("fail-early", 1, 1, 0),
         ("died,died,ok", 0, 3, 0),
         ("segv,ok", 0, 2, 1),
+        ("segv,ok,full", 0, 2, 1),
         ("kill,kill,ok", 0, 3, 0),
         ("raise,ok", 0, 2, 0),
     ],
