@@ -34,6 +34,7 @@ from weir_agent.settings import AgentSettings
 log = structlog.get_logger(__name__)
 
 WATCH_S = 0.1
+STOOD_STILL_S = 1.0
 STOP_SEEN_S = 0.2
 ERRORS_OUT_S = 0.5
 STOP_ACCEPTING_S = 0.3
@@ -176,18 +177,13 @@ class Agent:
 
         Whoever stops all processes at once stops the engine too: that suspects no line.
         """
-        kind: Literal["crash", "hang"] | None = None
-        while kind is None:
-            await asyncio.sleep(WATCH_S)
-            if self._engine.dead:
-                kind = "crash"
-            elif time.monotonic() - self._pulse.answered_s > self._settings.hang_after_s:
-                kind = "hang"
+        kind = await self._trouble()
         self._serving = False
         self.stores.metrics.engine_up.set(0)
         if self._offline is not None:
             self._offline.work.engine_down = True
-        await asyncio.sleep(STOP_SEEN_S)
+        if kind == "crash":
+            await asyncio.sleep(STOP_SEEN_S)
         if self._stop.is_set():
             return None
         try:
@@ -202,6 +198,27 @@ class Agent:
         if self._offline is not None:
             self._offline.work.leave()
         return f"the engine is gone ({kind})"
+
+    async def _trouble(self) -> Literal["crash", "hang"]:
+        """Returns once the engine is dead, or was silent for too long while this process ran."""
+        awake_s = time.monotonic()
+        while True:
+            slept_s = time.monotonic()
+            await asyncio.sleep(WATCH_S)
+            if self._engine.dead:
+                return "crash"
+            now_s = time.monotonic()
+            if now_s - slept_s > WATCH_S + STOOD_STILL_S:
+                awake_s = now_s  # frozen or starved: an answer may lie here unread
+            if not self._silent_since(awake_s):
+                continue
+            await asyncio.sleep(STOP_SEEN_S)
+            if self._silent_since(awake_s):
+                return "hang"
+
+    def _silent_since(self, awake_s: float) -> bool:
+        silent_s = time.monotonic() - max(awake_s, self._pulse.answered_s)
+        return silent_s > self._settings.hang_after_s
 
     def _set_slots(self, slots: int) -> None:
         metrics, spool = self.stores.metrics, self.stores.spool

@@ -1,0 +1,33 @@
+"""What the agent takes for the end of its engine, and what it does not."""
+
+from __future__ import annotations
+
+import time
+
+import httpx
+
+from tests.agent.conftest import PATIENCE_S, StartAgent
+from tests.support.fake_control_plane import FakeControlPlane, completion_lines
+from tests.support.fake_engine import FakeEngine
+
+
+async def test_an_agent_that_stood_still_ends_no_engine_that_answers(
+    start_agent: StartAgent, control_plane: FakeControlPlane
+) -> None:
+    """As after `docker pause` or a frozen control group: the silence was the agent's own."""
+    control_plane.add_chunk(completion_lines(4))
+    engine = FakeEngine(held=True)
+    async with start_agent(engine, hang_after_s=3.0) as running:
+        await running.until(lambda: len(engine.resident) == 4)
+        for _ in range(2):
+            beats = len(engine.policies)
+            await running.until(lambda beats=beats: len(engine.policies) > beats)  # type: ignore[misc]
+            time.sleep(4.0)  # noqa: ASYNC251 - nothing of the agent runs meanwhile
+        beats = len(engine.policies)
+        await running.until(lambda: len(engine.policies) > beats + 1)
+        assert not engine.killed
+        async with httpx.AsyncClient(base_url=running.url, timeout=PATIENCE_S) as client:
+            assert (await client.get("/readyz")).status_code == 200
+        engine.hold.set()
+        await running.until(lambda: control_plane.done)
+    assert control_plane.deaths == {}
