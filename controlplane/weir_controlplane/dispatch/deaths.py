@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import structlog
-from sqlalchemy import exists, select, update
+from sqlalchemy import exists, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -31,6 +31,27 @@ from weir_controlplane.store.line_index import lines_of_ranges, unpack_lines
 from weir_controlplane.store.models import Batch, Chunk, ChunkResult, Suspect
 
 _log = structlog.get_logger(__name__)
+
+
+async def lock_batches(
+    session: AsyncSession, agent_id: str, deaths: Sequence[ReportedDeath]
+) -> None:
+    """Locks the batches of the resident lines and of what the agent holds, before any chunk.
+
+    A death locks chunks of others too: two agents that lock their own first would wait for each
+    other in a circle. Not FOR UPDATE, as in `_judge`.
+    """
+    own = select(Incarnation.id).where(Incarnation.agent_id == agent_id)
+    resident = {chunk for death in deaths for chunk, _, _ in death.resident}
+    concerned = select(Chunk.batch_id).where(
+        or_(Chunk.id.in_(resident), (Chunk.state == "leased") & Chunk.leased_by.in_(own))
+    )
+    await session.execute(
+        select(Batch.id)
+        .where(Batch.id.in_(concerned))
+        .order_by(Batch.id)
+        .with_for_update(key_share=True)
+    )
 
 
 async def accept_deaths(
