@@ -261,3 +261,22 @@ async def test_rule_5_a_batch_outlives_engines_that_die_without_its_doing(desk: 
     batch = await desk.works_until(agent, batch_id, "completed")
     found = await desk.assert_whole(batch, 8)
     assert all(item["error"] is None for item in found.values())
+
+
+async def test_rule_5_suspects_run_on_a_pod_that_serves_their_model(desk: Lab) -> None:
+    """§8.5: the one pod for them is one of those that could run them."""
+    batch_id = await desk.submit(8, documents=1)
+    other, agent = desk.agent("pod-0", model="other"), desk.agent("pod-1")
+    await other.ready()
+    await agent.ready()
+    whole = await a_lease(desk, agent, solo=False)
+    agent.dies("death-1", [(whole, 3)])
+    await agent.sync()
+    agent.give_back(whole)
+    async with asyncio.timeout(60):
+        while (batch := await desk.openai.batches.retrieve(batch_id)).status != "completed":
+            await other.sync()
+            await agent.work()
+            await asyncio.sleep(0.02)
+    assert other.held == {}
+    await desk.assert_whole(batch, 8)

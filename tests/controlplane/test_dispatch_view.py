@@ -40,7 +40,7 @@ def pod(*, lines: int, idle: bool = False, result_bytes: int = DISK_BYTES) -> Po
             idle=idle,
             line_result_bytes=LINE_BYTES,
         ),
-        alone=False,
+        suspects_of=frozenset(),
         holds_solo=False,
     )
 

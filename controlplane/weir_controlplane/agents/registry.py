@@ -86,16 +86,24 @@ class Registry:
         """The agents that have synced lately, here or elsewhere."""
         return (item for item in self.agents.values() if now_s - item.seen_at < ALIVE_S)
 
-    def takes_suspects(self, entry: AgentEntry, now_s: float, db_now_s: float) -> bool:
-        """Whether this is the one pod of its service that runs suspects (§8.5): the first by id."""
-        candidates = (
-            item.agent_id
+    def suspects_of(self, entry: AgentEntry, now_s: float, db_now_s: float) -> frozenset[str]:
+        """The models whose suspects this pod runs (§8.5).
+
+        It is the first by id of the pods of its service that serve them in its revision.
+        """
+        before = [
+            item
             for item in self.alive(now_s)
-            if item.service == entry.service
+            if item.agent_id < entry.agent_id
+            and item.service == entry.service
             and item.state == "serving"
             and (item.paused_until is None or item.paused_until <= db_now_s)
+        ]
+        return frozenset(
+            name
+            for name, revision in entry.models.items()
+            if not any(item.models.get(name) == revision for item in before)
         )
-        return min(candidates, default=None) == entry.agent_id
 
     async def renew(self, database: Database, now_s: float) -> int:
         """Renews the leases of agents that sync here, many in one transaction; their number.

@@ -147,10 +147,11 @@ class AgentService:
         if paused or not known:
             return []
         entry.service, entry.state, entry.seen_at = request.service, "serving", self.clock_s()
+        entry.models = {model.name: model.revision for model in request.models}
         pod = Pod(
             incarnation=entry.incarnation,
             service=request.service,
-            models={model.name: model.revision for model in request.models},
+            models=entry.models,
             room=Room(
                 lines=request.room.lines,
                 tokens=request.room.tokens,
@@ -158,8 +159,9 @@ class AgentService:
                 line_result_bytes=request.room.line_result_bytes,
                 idle=not request.chunks,
             ),
-            alone=self.view.has_suspects
-            and self.registry.takes_suspects(entry, self.clock_s(), now_s),
+            suspects_of=self.registry.suspects_of(entry, self.clock_s(), now_s)
+            if self.view.has_suspects
+            else frozenset(),
             holds_solo=any(item.solo for item in entry.holds.values()),
         )
         return self.view.plan(pod, now_s) if self.view.has_work(pod) else []

@@ -24,13 +24,16 @@ class Out:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pod:
-    """A pod that asks for work. ``models``: revision by name. ``alone``: it takes suspects."""
+    """A pod that asks for work. ``models``: revision by name.
+
+    ``suspects_of``: the models whose suspects run on it and on no other pod of its service.
+    """
 
     incarnation: int
     service: str
     models: Mapping[str, str]
     room: Room
-    alone: bool
+    suspects_of: frozenset[str]
     holds_solo: bool
 
 

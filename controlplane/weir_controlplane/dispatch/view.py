@@ -64,8 +64,9 @@ class WorkView:
         if pod.holds_solo:
             return []
         fitting = [batch for batch in self.batches.values() if batch.fits(pod, self.bindings)]
-        if pod.alone and any(batch.solo for batch in fitting):
-            return self._plan_solo(pod, fitting)
+        suspected = [batch for batch in fitting if batch.model in pod.suspects_of]
+        if any(batch.solo for batch in suspected):
+            return self._plan_solo(pod, suspected)
         chosen: list[str] = []
         room = pod.room
         tokens = self._leased_tokens()
@@ -76,10 +77,10 @@ class WorkView:
             chosen += [chunk.chunk_id for chunk in taken]
         return chosen
 
-    def _plan_solo(self, pod: Pod, fitting: Iterable[BatchView]) -> list[str]:
-        if not pod.room.idle or self._solo_out(fitting):
+    def _plan_solo(self, pod: Pod, suspected: Iterable[BatchView]) -> list[str]:
+        if not pod.room.idle or self._solo_out(suspected):
             return []
-        for batch in fitting:
+        for batch in suspected:
             for chunk in batch.solo:
                 if pod.room.fits(chunk):
                     batch.solo.remove(chunk)
@@ -87,8 +88,8 @@ class WorkView:
         return []
 
     @staticmethod
-    def _solo_out(fitting: Iterable[BatchView]) -> bool:
-        return any(item.solo for batch in fitting for item in batch.out.values())
+    def _solo_out(suspected: Iterable[BatchView]) -> bool:
+        return any(item.solo for batch in suspected for item in batch.out.values())
 
     def _plan_slice(
         self,
