@@ -20,9 +20,12 @@ from pydantic import (
     SecretStr,
     TypeAdapter,
     ValidationError,
+    ValidationInfo,
     field_validator,
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from weir_agent.chunks.spool import ORDINARY_LINES
 
 DAY_S = 86_400
 MAX_COUNT = 2**53  # what JSON holds exactly
@@ -163,7 +166,8 @@ class AgentSettings(BaseSettings):
         default=None,
         ge=MIB_BYTES,
         le=MAX_COUNT,
-        description="Most bytes of stored results; default: half of the volume of data_dir.",
+        description="Most bytes of stored results, at least 32 times result_max_bytes; default: "
+        "half of the volume of data_dir.",
     )
 
     max_choices: int = Field(
@@ -227,6 +231,17 @@ class AgentSettings(BaseSettings):
             return json.loads(value) if isinstance(value, str) else value
         except ValueError as error:
             raise ValueError(f"must be JSON: {error}") from None
+
+    @field_validator("spool_max_bytes")
+    @classmethod
+    def _holds_a_chunk(cls, value: int | None, info: ValidationInfo) -> int | None:
+        least_bytes = ORDINARY_LINES * info.data.get("result_max_bytes", 0)
+        if value is not None and value < least_bytes:
+            raise ValueError(
+                f"must hold {ORDINARY_LINES} results of result_max_bytes, {least_bytes} bytes, or "
+                "no batch work is taken: raise it, or lower WEIR_RESULT_MAX_BYTES"
+            )
+        return value
 
     @field_validator("control_plane_url")
     @classmethod

@@ -29,6 +29,15 @@ def test_a_wrong_value_is_named_with_its_variable(
         load_settings()
 
 
+def test_a_spool_that_could_never_take_a_chunk_is_refused() -> None:
+    said = r"spool_max_bytes: .* 8388608 bytes.*WEIR_RESULT_MAX_BYTES.*\(set WEIR_SPOOL_MAX_BYTES\)"
+    with pytest.raises(SettingsError, match=said):
+        load_settings(spool_max_bytes=(8 << 20) - 1)
+    assert load_settings(spool_max_bytes=8 << 20).spool_max_bytes == 8 << 20
+    small = load_settings(spool_max_bytes=1 << 20, result_max_bytes=32 << 10)
+    assert small.spool_max_bytes == 1 << 20
+
+
 def test_engine_args_are_split_as_a_shell_would(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEIR_ENGINE_ARGS", "--model '/a b' --max-num-seqs 4")
     assert load_settings().engine_args == ("--model", "/a b", "--max-num-seqs", "4")

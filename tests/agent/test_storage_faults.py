@@ -169,3 +169,32 @@ async def test_an_engine_whose_death_cannot_be_recorded_is_ended_all_the_same(
         with pytest.raises(EngineDiedError, match="hang"):
             await running.task
     assert engine.killed
+
+
+async def test_a_volume_too_small_for_any_chunk_is_told_as_full(
+    start_agent: StartAgent, control_plane: FakeControlPlane
+) -> None:
+    """Not full to the last byte: without work, and with a state that says why."""
+    control_plane.add_chunk(completion_lines(4))
+    async with start_agent() as running:
+        spool = running.agent.stores.spool
+        real, spool._volume = spool._volume, lambda _: (1 << 40, (1 << 40) - (10 << 20), 10 << 20)
+        await running.until(
+            lambda: bool(control_plane.syncs) and control_plane.syncs[-1]["state"] == "disk_full"
+        )
+        assert running.engine.executed == []
+        spool._volume = real
+        await running.until(lambda: control_plane.done)
+        await running.until(lambda: control_plane.syncs[-1]["state"] == "serving")
+
+
+async def test_results_of_an_earlier_process_do_not_make_the_volume_a_full_one(
+    start_agent: StartAgent, control_plane: FakeControlPlane
+) -> None:
+    """Design §8 rule 12: an agent that says `disk_full` adopts nothing."""
+    control_plane.add_chunk(completion_lines(4))
+    async with start_agent() as running:
+        spool = running.agent.stores.spool
+        spool._volume = lambda _: (1 << 40, (1 << 40) - (10 << 20), 10 << 20)
+        await running.until(lambda: bool(control_plane.syncs))
+        assert control_plane.syncs[0]["state"] == "serving"

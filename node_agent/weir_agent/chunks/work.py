@@ -76,7 +76,8 @@ class ChunkWork:
         self._no_room_until_s = 0.0
         self.may_fetch, self.may_fill = asyncio.Event(), asyncio.Event()
         self.disk_full = False  # a write failed
-        self.volume_full = False  # others took what is promised to held chunks
+        self.volume_full = False  # no room for what is promised to held chunks, or for any chunk
+        self._settled = False  # before, the disk holds what an earlier process stored
         self.draining = False
         self.engine_down = False
 
@@ -173,6 +174,7 @@ class ChunkWork:
 
     def keep_adopted(self) -> None:
         """What an earlier process stored of chunks that are not held is of no use."""
+        self._settled = True
         gone = self._parts.spool.keep_only(frozenset(self.chunks))
         if gone:
             log.info("spool.dropped", chunks=len(gone))
@@ -273,7 +275,9 @@ class ChunkWork:
         )
 
     def _watch_volume(self) -> None:
-        full = self._parts.spool.volume_full
+        spool = self._parts.spool
+        idle = self._settled and not self.chunks
+        full = spool.volume_full or (idle and not spool.has_room)
         if full != self.volume_full:
             log.warning("disk.volume", full=full)
             self.volume_full = full
