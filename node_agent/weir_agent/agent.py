@@ -38,6 +38,7 @@ STOOD_STILL_S = 1.0
 STOP_SEEN_S = 0.2
 ERRORS_OUT_S = 0.5
 STOP_ACCEPTING_S = 0.3
+APPLICATION_STOP_S = 1.0
 ENGINE_STOP_S = 5.0
 
 
@@ -128,6 +129,7 @@ class Agent:
                 if watch in done or self._engine.dead:
                     cause = await watch
                     if cause is not None:
+                        await _end_application(server)
                         raise EngineDiedError(str(cause))
                 for task in done:
                     task.result()  # the loops never end but by an error
@@ -236,6 +238,13 @@ class Agent:
         if self._stop.is_set():
             return "draining"
         return self._unhealthy() or (None if self._serving else "starting")
+
+
+async def _end_application(server: uvicorn.Server) -> None:
+    """Ends it in order: one that is cut off logs its stack, as if something were wrong with it."""
+    if server.started:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(server.lifespan.shutdown(), APPLICATION_STOP_S)
 
 
 class _Tasks:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
+from contextlib import closing
+from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.agent.conftest import PATIENCE_S, StartAgent
 from tests.support.fake_control_plane import FakeControlPlane, completion_lines
 from tests.support.fake_engine import FakeEngine
+from weir_agent.agent import Agent, EngineDiedError
+from weir_agent.settings import load_settings
+from weir_agent.supervisor import bind
 
 
 async def test_an_agent_that_stood_still_ends_no_engine_that_answers(
@@ -31,3 +39,19 @@ async def test_an_agent_that_stood_still_ends_no_engine_that_answers(
         engine.hold.set()
         await running.until(lambda: control_plane.done)
     assert control_plane.deaths == {}
+
+
+def test_the_death_of_an_engine_leaves_no_stack_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The restart is expected; what the loop cancels at its end would speak of an error."""
+
+    async def main() -> None:
+        engine = FakeEngine()
+        settings = load_settings(data_dir=tmp_path)
+        agent = Agent(settings, engine, on_ready=lambda: setattr(engine, "dead", True))
+        with closing(bind("127.0.0.1", 0)) as bound, pytest.raises(EngineDiedError):
+            await agent.run(bound)
+
+    asyncio.run(main())
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
