@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field, HttpUrl, SecretStr, TypeAdapter, ValidationError
+from pydantic import Field, HttpUrl, SecretStr, TypeAdapter, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from weir_cli.errors import CliError, ExitStatus
@@ -23,6 +23,12 @@ class ClientSettings(BaseSettings):
         "`weir tenants`.",
     )
 
+    @field_validator("api_key")
+    @classmethod
+    def _strip(cls, key: SecretStr | None) -> SecretStr | None:
+        """Files and Secrets end with a newline that is no part of the key."""
+        return None if key is None else SecretStr(key.get_secret_value().strip())
+
 
 def client_settings(url: str | None, api_key: str | None) -> ClientSettings:
     """The settings of one command.
@@ -40,13 +46,15 @@ def client_settings(url: str | None, api_key: str | None) -> ClientSettings:
             remedy="give --url or WEIR_URL like http://127.0.0.1:8080",
             status=ExitStatus.USAGE,
         ) from None
-    if settings.api_key is not None and not settings.api_key.get_secret_value().isascii():
+    key = settings.api_key.get_secret_value() if settings.api_key else ""
+    # Checked here: an error of HTTP about a header would show the key.
+    if not all("!" <= char <= "~" for char in key):
         raise CliError(
             "api_key: has characters that no key has",
             remedy="give --api-key or WEIR_API_KEY as `weir keys create` showed it",
             status=ExitStatus.USAGE,
         )
-    if settings.api_key is None or not settings.api_key.get_secret_value():
+    if not key:
         raise CliError(
             "api_key: no API key given",
             remedy="give --api-key, or set WEIR_API_KEY; `weir keys create` makes one",

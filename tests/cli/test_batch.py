@@ -275,6 +275,32 @@ def test_a_missing_key_is_named(
     assert server.asked == []
 
 
+def test_whitespace_around_a_key_is_no_part_of_it(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.on("GET /v1/batches", ok({"data": []}))
+    monkeypatch.setenv("WEIR_API_KEY", "weir_secret\n")
+    assert main(["batch", "status"]) == 0
+    assert main(["batch", "status", "--api-key", " weir_secret\r\n"]) == 0
+    sent = {request.headers["authorization"] for request in server.asked}
+    assert sent == {"Bearer weir_secret"}
+
+
+@pytest.mark.parametrize(
+    "key", ["weir_a\nweir_b", "weir_a weir_b", "weir_a\x1b[1mweir_b", "weir_aüweir_b"]
+)
+def test_a_key_with_other_characters_is_refused_unseen(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], key: str
+) -> None:
+    monkeypatch.setenv("WEIR_API_KEY", key)
+    assert main(["batch", "status"]) == ExitStatus.USAGE
+    said = capsys.readouterr().err
+    assert "api_key: has characters that no key has" in said
+    assert "weir_a" not in said
+    assert "weir_b" not in said
+    assert server.asked == []
+
+
 @pytest.mark.parametrize(
     ("answer", "status", "said"),
     [
