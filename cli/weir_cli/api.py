@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, Any, TypeVar
+from urllib.parse import quote
 
 import httpx
 from pydantic import BaseModel, ValidationError
@@ -76,7 +77,7 @@ class Api:
 
     def batch(self, batch_id: str) -> Batch:
         """One batch."""
-        return self._batch(self.call("GET", f"/v1/batches/{batch_id}"))
+        return self._batch(self.call("GET", f"/v1/batches/{_segment(batch_id)}"))
 
     def batches(self, limit: int) -> list[Batch]:
         """The newest batches."""
@@ -85,7 +86,7 @@ class Api:
 
     def cancel(self, batch_id: str) -> Batch:
         """The batch, being cancelled."""
-        return self._batch(self.call("POST", f"/v1/batches/{batch_id}/cancel"))
+        return self._batch(self.call("POST", f"/v1/batches/{_segment(batch_id)}/cancel"))
 
     @contextmanager
     def file_content(self, file_id: str) -> Iterator[tuple[int | None, Iterator[bytes]]]:
@@ -94,7 +95,7 @@ class Api:
             self._transport_errors(),
             self._http.stream("GET", f"/v1/files/{file_id}/content") as response,
         ):
-            if response.is_error:
+            if not response.is_success:
                 response.read()
                 raise self._refused(response)
             length = response.headers.get("content-length")
@@ -124,7 +125,7 @@ class Api:
 
     def revoke_key(self, key_id: str) -> None:
         """Revokes a key."""
-        self.call("DELETE", f"/admin/v1/keys/{key_id}")
+        self.call("DELETE", f"/admin/v1/keys/{_segment(key_id)}")
 
     def call(self, method: str, path: str, **options: Any) -> dict[str, Any]:  # noqa: ANN401
         """The JSON answer of a call that is safe to repeat; ``options`` as in httpx.
@@ -151,7 +152,7 @@ class Api:
             return self._answer(self._http.request(method, path, **options))
 
     def _answer(self, response: httpx.Response) -> dict[str, Any]:
-        if response.is_error:
+        if not response.is_success:  # a redirect has done nothing
             raise self._refused(response)
         try:
             answer = response.json() if response.content else {}
@@ -196,6 +197,13 @@ class Api:
             ) from error
 
     def _refused(self, response: httpx.Response) -> CliError:
+        if response.has_redirect_location:
+            return CliError(
+                f"refused ({response.status_code}): {self._base_url} sends this call on to "
+                f"{response.headers['location']}, and redirects are not followed",
+                remedy="give --url or WEIR_URL as the control plane's own address (https?)",
+                status=ExitStatus.REFUSED,
+            )
         remedies = {
             401: "check --api-key or WEIR_API_KEY; the key may have been revoked",
             403: "this needs a key of another scope; `weir keys create` makes one",
@@ -211,6 +219,21 @@ class Api:
             remedy=remedies.get(response.status_code),
             status=ExitStatus.REFUSED,
         )
+
+
+def _segment(given: str) -> str:
+    """An id as a segment of a path.
+
+    Raises:
+        CliError: it is empty, so the path would name something else.
+    """
+    if not given.strip():
+        raise CliError(
+            "the id is empty",
+            remedy="give it as `weir batch status` or `weir keys list` shows it",
+            status=ExitStatus.USAGE,
+        )
+    return quote(given, safe="")
 
 
 def _error_message(response: httpx.Response) -> str:

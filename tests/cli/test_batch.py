@@ -334,6 +334,40 @@ def test_what_the_server_says_becomes_a_sentence(
     assert "Traceback" not in captured
 
 
+@pytest.mark.parametrize(
+    ("call", "arguments"),
+    [
+        ("DELETE /admin/v1/keys/key_1", ["keys", "revoke", "key_1"]),
+        ("POST /v1/batches/batch_1/cancel", ["batch", "cancel", "batch_1"]),
+        ("GET /v1/files/file-out/content", ["batch", "results", "batch_1"]),
+    ],
+)
+def test_a_call_that_is_sent_on_has_done_nothing(
+    server: Server, capsys: pytest.CaptureFixture[str], call: str, arguments: list[str]
+) -> None:
+    server.on("GET /v1/batches/batch_1", ok(batch("completed", output_file_id="file-out")))
+    server.on(call, httpx.Response(308, headers={"location": "https://weir.test/x"}))
+    assert main(arguments) == ExitStatus.REFUSED
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "refused (308): http://weir.test:8080 sends this call on to https://weir.test/x" in (
+        captured.err
+    )
+    assert "remedy: give --url or WEIR_URL" in captured.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["keys", "revoke", ""], ["batch", "status", ""], ["batch", "cancel", " "]],
+)
+def test_an_empty_id_is_refused_before_anything_is_asked(
+    server: Server, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert main(arguments) == ExitStatus.USAGE
+    assert "the id is empty" in capsys.readouterr().err
+    assert server.asked == []
+
+
 def test_a_defect_shows_no_stack_trace(
     server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
