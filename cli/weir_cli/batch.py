@@ -22,6 +22,8 @@ from weir_cli.models import Batch
 from weir_cli.settings import client_settings
 from weir_cli.watch import follow, summary
 
+MAX_LINE_BYTES = 8 << 20  # no control plane can be set to take a longer one
+
 batch_app = typer.Typer(no_args_is_help=True, help="Submit batches and fetch their results.")
 
 Url = Annotated[str | None, typer.Option("--url", help="Control plane (else WEIR_URL).")]
@@ -53,10 +55,12 @@ def submit(  # noqa: PLR0913 - flags are arguments
 ) -> None:
     """Upload a JSONL file and start a batch; prints the batch's id."""
     pairs = dict(_pair(item) for item in metadata or [])
-    first_endpoint = endpoint or _endpoint_of_first_line(file)
     with connected(url, api_key) as api:
-        with transfer_bar() as bar, bar.open(file, "rb", description="uploading") as content:
-            file_id = api.upload(file.name, content)
+        with _opened(file) as content, transfer_bar() as bar:
+            first_endpoint = endpoint or _endpoint_of_first_line(file, content)
+            size = os.fstat(content.fileno()).st_size
+            with bar.wrap_file(content, total=size, description="uploading") as counted:
+                file_id = api.upload(file.name, counted)
         batch = api.create_batch(file_id, first_endpoint, window, pairs)
         out.print(batch.id, markup=False)
         if wait:
@@ -139,14 +143,30 @@ def _pair(item: str) -> tuple[str, str]:
     return key, value
 
 
-def _endpoint_of_first_line(file: Path) -> str:
+@contextmanager
+def _opened(file: Path) -> Iterator[BinaryIO]:
+    """A file of the user, to read.
+
+    Raises:
+        CliError: it cannot be read.
+    """
     try:
         with file.open("rb") as content:
-            first = content.readline(1 << 20)
+            yield content
     except OSError as error:
         raise CliError(
-            f"{file}: {error.strerror}", remedy="check the path", status=ExitStatus.USAGE
+            f"{file}: {error.strerror or error}", remedy="check the path", status=ExitStatus.USAGE
         ) from error
+
+
+def _endpoint_of_first_line(file: Path, content: BinaryIO) -> str:
+    """Read from ``content``, which is at its beginning again afterwards.
+
+    Raises:
+        CliError: there is none in it.
+    """
+    first = content.readline(MAX_LINE_BYTES)
+    content.seek(0)
     if not first:
         raise CliError(
             f"{file}: it is empty",

@@ -247,6 +247,27 @@ def test_wrong_usage_is_named(
     assert server.asked == []
 
 
+@pytest.mark.parametrize("endpoint", [[], ["--endpoint", "/v1/completions"]])
+def test_a_file_that_cannot_be_read_is_named(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], endpoint: list[str]
+) -> None:
+    for name, said in ((tmp_path / "none.jsonl", "No such file"), (tmp_path, "Is a directory")):
+        assert main(["batch", "submit", str(name), *endpoint]) == ExitStatus.USAGE
+        assert f"{name}: {said}" in "".join(capsys.readouterr().err.splitlines())
+    assert server.asked == []
+
+
+def test_the_first_line_may_be_as_long_as_any(server: Server, tmp_path: Path) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_text(json.dumps({"body": {"prompt": "x" * (3 << 20)}, "url": LINE["url"]}) + "\n")
+    server.on("POST /v1/files", ok({"id": "file-in"}))
+    server.on("POST /v1/batches", ok(batch("validating")))
+    assert main(["batch", "submit", str(path)]) == 0
+    upload, create = server.asked
+    assert path.read_bytes() in upload.content
+    assert json.loads(create.content)["endpoint"] == "/v1/completions"
+
+
 @pytest.mark.parametrize(
     ("content", "said"), [("{}\n", "line 1: no `url` in it"), ("", "in.jsonl: it is empty")]
 )
