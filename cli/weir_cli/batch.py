@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
+import stat
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -238,25 +239,34 @@ def _fetch(api: Api, file_id: str, target: Path | None) -> None:
 
 @contextmanager
 def _replacing(target: Path) -> Iterator[BinaryIO]:
-    """A file that appears under its name only when it is whole.
+    """A file that appears under its name only when it is whole; devices and pipes stay themselves.
 
     Raises:
         CliError: it cannot be written.
     """
+    unfinished = None
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        if target.exists() and not target.is_file():
+            opened: BinaryIO = target.open("wb")
+        else:
+            target = Path(os.path.realpath(target))  # a link is followed, as by a shell
+            unfinished = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+            opened = unfinished.open("xb")
     except OSError as error:
         raise CliError(
             f"{target}: {error.strerror}", remedy="name another place", status=ExitStatus.USAGE
         ) from error
-    unfinished = Path(name)
     try:
-        with os.fdopen(descriptor, "wb") as content:
+        with opened as content:
+            if unfinished and target.exists():
+                os.fchmod(content.fileno(), stat.S_IMODE(target.stat().st_mode))
             yield content
-        unfinished.replace(target)
+        if unfinished:
+            unfinished.replace(target)
     except OSError as error:
         raise CliError(
             f"{target}: {error.strerror}", remedy="free some space or name another place"
         ) from error
     finally:
-        unfinished.unlink(missing_ok=True)
+        if unfinished:
+            unfinished.unlink(missing_ok=True)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -190,6 +193,51 @@ def test_results_write_both_files_whole(server: Server, tmp_path: Path) -> None:
     assert main(["batch", "results", "batch_1", "-o", str(out), "--errors", str(err)]) == 0
     assert (out.read_bytes(), err.read_bytes()) == (b"out\n", b"err\n")
     assert sorted(tmp_path.iterdir()) == [err, out]
+
+
+@pytest.fixture
+def results_of(server: Server) -> Callable[[Path], int]:
+    """`weir batch results -o`, of a batch whose output is ``out``."""
+    server.on("GET /v1/batches/batch_1", ok(batch("completed", output_file_id="file-out")))
+    server.on("GET /v1/files/file-out/content", httpx.Response(200, content=b"out\n"))
+    return lambda target: main(["batch", "results", "batch_1", "-o", str(target)])
+
+
+def test_results_go_into_a_pipe_that_stays_one(
+    results_of: Callable[[Path], int], tmp_path: Path
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert results_of(pipe) == 0
+        assert stat.S_ISFIFO(pipe.stat().st_mode)
+        assert os.read(reader, 100) == b"out\n"
+    finally:
+        os.close(reader)
+    assert list(tmp_path.iterdir()) == [pipe]
+
+
+def test_results_have_the_mode_of_other_new_files_or_keep_theirs(
+    results_of: Callable[[Path], int], tmp_path: Path
+) -> None:
+    other, new, private = (tmp_path / name for name in ("other", "new", "private"))
+    other.touch()
+    private.touch(mode=0o600)
+    assert (results_of(new), results_of(private)) == (0, 0)
+    assert stat.S_IMODE(new.stat().st_mode) == stat.S_IMODE(other.stat().st_mode)
+    assert stat.S_IMODE(private.stat().st_mode) == 0o600
+    assert new.read_bytes() == private.read_bytes() == b"out\n"
+
+
+def test_results_go_where_a_link_leads(results_of: Callable[[Path], int], tmp_path: Path) -> None:
+    """Of /dev/stdout too, which is one."""
+    link, real = tmp_path / "link", tmp_path / "real"
+    real.write_bytes(b"old\n")
+    link.symlink_to(real)
+    assert results_of(link) == 0
+    assert link.is_symlink()
+    assert real.read_bytes() == b"out\n"
 
 
 def test_results_that_cannot_be_had_leave_no_file(
