@@ -2,6 +2,7 @@
 
 import json
 from importlib.resources import files
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -101,6 +102,36 @@ def test_fused_attention_gives_the_measured_value_on_the_grid() -> None:
     )
     assert step.prefill_s == pytest.approx(alone_us * 32e-6, rel=1e-6)
     assert step.decode_s == pytest.approx((both_us - alone_us) * 32e-6, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["rtx-pro-6000-llama-3.1-8b", "a30-qwen-2-7b"])
+@pytest.mark.parametrize("history", [20_000, 32_000, 100_000])
+@pytest.mark.parametrize("context", [20_000, 32_000, 100_000])
+@pytest.mark.parametrize("chunk", [8, 512, 3000])
+def test_beyond_the_table_no_decode_makes_a_step_faster(
+    name: str, history: int, context: int, chunk: int
+) -> None:
+    prefill = Part(tokens=chunk, computed_tokens=history)
+    counts = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 100, 128, 200)
+    both = [seconds(name, prefill, *decodes(count, context)) for count in counts]
+    for fewer, more in pairwise(both):
+        assert more >= 0.98 * fewer  # tiles of the dense layers
+    for count, step_s in zip(counts, both, strict=True):
+        assert step_s >= seconds(name, *decodes(count, context))
+
+
+def test_beyond_the_table_both_grow_by_their_own_tokens() -> None:
+    timing = load_profile("rtx-pro-6000-llama-3.1-8b").timing
+
+    def attention(history: int, context: int) -> tuple[float, float]:
+        prefill = Part(tokens=512, computed_tokens=history)
+        step = timing.step(batch_of([prefill, *decodes(16, context)]))
+        return step.prefill_s, step.decode_s
+
+    edge, longer = attention(16_384, 16_384), attention(65_536, 65_536)
+    assert longer[0] == pytest.approx(4 * edge[0], rel=0.1)
+    assert longer[1] == pytest.approx(4 * edge[1], rel=1e-6)
+    assert attention(16_385, 16_385)[1] == pytest.approx(edge[1], rel=1e-3)
 
 
 @pytest.mark.parametrize("name", ["rtx-pro-6000-llama-3.1-8b", "a100-80gb-llama-3.1-8b"])

@@ -103,6 +103,9 @@ class FusedAttention:
 
     Several prefills count as one of all their new tokens whose history gives the same pairs; where
     they have fewer pairs than any single prefill of that length, as a shorter one of equal pairs.
+    Beyond the last history the prefill alone grows, beyond the last context the decodes alone, by
+    the sum of contexts: the last cells differ by waves of the GPU, and their slopes contradict each
+    other.
     """
 
     __slots__ = (
@@ -165,11 +168,11 @@ class FusedAttention:
         """Anywhere; between no prefill and the smallest one measured along a line."""
         smallest = self._chunks[0]
         if chunk >= smallest:
-            return self._grid(chunk, history, decodes, context)
+            return self._beyond(chunk, history, decodes, context)
         pure = self._pure_us(decodes, context)
         if chunk <= 0:
             return pure
-        return pure + (self._grid(smallest, history, decodes, context) - pure) * chunk / smallest
+        return pure + (self._beyond(smallest, history, decodes, context) - pure) * chunk / smallest
 
     def _pure_us(self, decodes: int, context: float) -> float:
         i, a = _place(self._pure_decodes, decodes)
@@ -177,6 +180,19 @@ class FusedAttention:
         low, high = self._pure[i], self._pure[i + 1]
         start = low[j] + (low[j + 1] - low[j]) * b
         return start + (high[j] + (high[j + 1] - high[j]) * b - start) * a
+
+    def _beyond(self, chunk: float, history: float, decodes: int, context: float) -> float:
+        """On the grid and outside of it; never less than the decodes take without the prefill."""
+        last_history, last_context = self._histories[-1], self._contexts[-1]
+        if history <= last_history and context <= last_context:
+            return self._grid(chunk, history, decodes, context)
+        measured = min(history, last_history)
+        alone = self._grid(chunk, measured, 0, 0)
+        both = self._grid(chunk, measured, decodes, min(context, last_context))
+        if context > last_context:
+            added = max(both - alone, 0.0) * context / last_context
+            both = max(alone + added, self._pure_us(decodes, context))
+        return both + self._grid(chunk, history, 0, 0) - alone
 
     def _grid(self, chunk: float, history: float, decodes: float, context: float) -> float:
         i, a = _place(self._chunks, chunk)
