@@ -21,6 +21,7 @@ from weir_controlplane.agents.registry import Registry
 from weir_controlplane.dispatch.settle import settle
 from weir_controlplane.forecast.demand import BUCKET_S
 from weir_controlplane.forecast.series import DAYS_S, RECENT_S
+from weir_controlplane.policy.decide import Policy
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import Database
 from weir_controlplane.store.fleet_models import Agent, KvDemand, ServedModel
@@ -314,6 +315,14 @@ async def test_what_agents_say_reaches_the_other_replicas(database: Database) ->
     entry = here.entry("pod-0")
     entry.incarnation, entry.service, entry.state = settled.incarnation, "svc", "serving"
     entry.models, entry.written = {"tiny": "r1"}, False
+    entry.policy = Policy(
+        lease_s=90.0,
+        offline_kv_blocks=0,
+        offline_seq_slots=0,
+        step_budget_s=None,
+        method="fresh",
+        forecast_blocks=900,
+    )
     entry.seen_at, entry.local = 98.0, True
     assert await here.write(database, 100.0) == 1
     assert await here.write(database, 100.0) == 0  # nothing new
@@ -322,6 +331,7 @@ async def test_what_agents_say_reaches_the_other_replicas(database: Database) ->
     await there.read(database, 1000.0)
     (seen,) = there.alive(1000.0)
     assert (seen.agent_id, seen.state, seen.models) == ("pod-0", "serving", {"tiny": "r1"})
+    assert seen.policy == entry.policy
     async with database.transaction() as session:
         await session.execute(update(Agent).values(last_sync_at=db_now() - 3600))
     await there.read(database, 5000.0)

@@ -6,7 +6,7 @@ import asyncio
 
 from sqlalchemy import update
 
-from tests.controlplane.agent_sim import Json, SimAgent
+from tests.controlplane.agent_sim import Json, SimAgent, telemetry
 from tests.controlplane.jobs import Lab
 from weir_controlplane.dispatch.watch import expire_leases
 from weir_controlplane.store.clock import db_now
@@ -279,4 +279,24 @@ async def test_rule_5_suspects_run_on_a_pod_that_serves_their_model(desk: Lab) -
             await agent.work()
             await asyncio.sleep(0.02)
     assert other.held == {}
+    await desk.assert_whole(batch, 8)
+
+
+async def test_rule_5_suspects_run_on_a_pod_that_may_run_batch_lines(desk: Lab) -> None:
+    """§8.5: and not on the first by id while online requests need all of its KV blocks."""
+    batch_id = await desk.submit(8, documents=1)
+    crowded, agent = desk.agent("pod-0"), desk.agent("pod-1")
+    full = telemetry(online_kv_blocks=1000)
+    await crowded.sync(telemetry=full)
+    await agent.ready()
+    whole = await a_lease(desk, agent, solo=False)
+    agent.dies("death-1", [(whole, 3)])
+    await agent.sync()
+    agent.give_back(whole)
+    async with asyncio.timeout(60):
+        while (batch := await desk.openai.batches.retrieve(batch_id)).status != "completed":
+            await crowded.sync(telemetry=full)
+            await agent.work()
+            await asyncio.sleep(0.02)
+    assert crowded.held == {}
     await desk.assert_whole(batch, 8)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from tests.controlplane.agent_sim import result_line
+from tests.controlplane.agent_sim import result_line, telemetry
 from tests.controlplane.jobs import Lab, input_line, input_lines
 from tests.controlplane.support import eventually
 from weir_controlplane.store.clock import db_now
@@ -42,6 +42,25 @@ async def test_a_lease_says_what_the_protocol_promises(desk: Lab) -> None:
     assert lines[0]["custom_id"] == "line-1"
     assert lines[0]["url"] == "/v1/chat/completions"
     assert lines[0]["body"]["model"] == "tiny"
+
+
+async def test_a_pod_that_may_run_nothing_gets_nothing(desk: Lab) -> None:
+    """Its policy has no slots while online requests need all of its KV blocks."""
+    batch_id = await desk.submit(24, documents=1)
+    busy, free = desk.agent("pod-0"), desk.agent("pod-1")
+    crowded = telemetry(online_kv_blocks=1000)
+    await busy.sync(telemetry=crowded)
+    assert busy.last["policy"]["offline_seq_slots"] == 0
+    await free.ready()
+    one = {"lines": 1, "tokens": 10_000_000, "result_bytes": 1 << 30}
+    await desk.syncs_until(free, lambda: bool(free.held), room=one)
+    for _ in range(3):
+        assert (await busy.sync(telemetry=crowded))["chunks"] == []
+    await desk.syncs_until(busy, lambda: bool(busy.held))  # its online requests have gone
+    for agent in (busy, free):
+        for lease in list(agent.held.values()):
+            assert await agent.finish(lease) == "accepted"
+    await desk.assert_whole(await desk.works_until(free, batch_id, "completed"), 24)
 
 
 async def test_a_line_that_holds_half_a_character_is_handed_out_as_it_is(desk: Lab) -> None:

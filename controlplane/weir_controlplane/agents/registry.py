@@ -55,6 +55,11 @@ class AgentEntry:
     written: bool = True  # the database knows what is here
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
+    @property
+    def may_run(self) -> bool:
+        """Whether batch lines may run there, by the policy that it was told last."""
+        return self.policy is None or self.policy.offline_seq_slots > 0
+
     def note(self, request: SyncRequest, now_s: float) -> None:
         """Takes over what the agent says of itself."""
         self.service = request.service
@@ -89,7 +94,8 @@ class Registry:
     def suspects_of(self, entry: AgentEntry, now_s: float, db_now_s: float) -> frozenset[str]:
         """The models whose suspects this pod runs (§8.5).
 
-        It is the first by id of the pods of its service that serve them in its revision.
+        It is the first by id of the pods of its service that serve them in its revision and may run
+        batch lines now.
         """
         before = [
             item
@@ -97,6 +103,7 @@ class Registry:
             if item.agent_id < entry.agent_id
             and item.service == entry.service
             and item.state == "serving"
+            and item.may_run
             and (item.paused_until is None or item.paused_until <= db_now_s)
         ]
         return frozenset(
@@ -170,7 +177,7 @@ class Registry:
     async def _read_whole(self, database: Database, agent_ids: list[str], now_s: float) -> None:
         columns: tuple[Any, ...] = (
             *(Agent.agent_id, Agent.service, Agent.incarnation, Agent.state),
-            *(Agent.models, Agent.room, Agent.telemetry, Agent.pause_until),
+            *(Agent.models, Agent.room, Agent.telemetry, Agent.policy, Agent.pause_until),
             (db_now() - Agent.last_sync_at).label("age_s"),
         )
         async with database.read() as session:
@@ -191,6 +198,8 @@ class Registry:
         entry.room = Room.model_validate(row.room)
         if row.telemetry is not None:
             entry.telemetry = Telemetry.model_validate(row.telemetry)
+        if row.policy is not None:
+            entry.policy = policy_of(row.policy)
         entry.paused_until = row.pause_until
         entry.seen_at = now_s - row.age_s
         entry.local = False
@@ -219,6 +228,18 @@ def policy_view(policy: Policy) -> dict[str, Any]:
         "step_budget_s": policy.step_budget_s,
         "forecast": {"method": policy.method, "online_kv_blocks": policy.forecast_blocks},
     }
+
+
+def policy_of(view: Mapping[str, Any]) -> Policy:
+    """The policy of a view."""
+    return Policy(
+        lease_s=view["lease_s"],
+        offline_kv_blocks=view["offline_kv_blocks"],
+        offline_seq_slots=view["offline_seq_slots"],
+        step_budget_s=view["step_budget_s"],
+        method=view["forecast"]["method"],
+        forecast_blocks=view["forecast"]["online_kv_blocks"],
+    )
 
 
 async def _write(database: Database, rows: list[dict[str, Any]]) -> None:

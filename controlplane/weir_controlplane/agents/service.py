@@ -144,7 +144,7 @@ class AgentService:
         now_s = self.time.now_s()
         paused = entry.paused_until is not None and entry.paused_until > now_s
         known = request.incarnation is not None and request.incarnation == entry.incarnation
-        if paused or not known:
+        if paused or not known or not entry.may_run:
             return []
         entry.service, entry.state, entry.seen_at = request.service, "serving", self.clock_s()
         entry.models = {model.name: model.revision for model in request.models}
