@@ -31,6 +31,7 @@ AHEAD_S = 120.0
 MIN_HELD_LINES = 64
 MAX_CHUNKS = 256
 NO_ROOM_S = 10.0
+NO_SLOTS_S = 180.0  # a burst of online requests is over by then
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +73,7 @@ class ChunkWork:
         self._closers: set[asyncio.Task[None]] = set()
         self.slots = 0
         self._clock = clock
+        self._had_slots_s = clock()
         self._pace = Pace()
         self._no_room_until_s = 0.0
         self.may_fetch, self.may_fill = asyncio.Event(), asyncio.Event()
@@ -86,11 +88,13 @@ class ChunkWork:
     def room(self) -> wire.Room:
         """How much more work can be taken: two minutes of it, and something for every slot.
 
-        An agent that holds nothing has room for the largest chunk.
+        An agent that holds nothing has room for the largest chunk; one that may run nothing has
+        none (its policy comes all the same).
         """
         self._watch_volume()
         bytes_left = self._parts.spool.room_bytes if self._parts.spool.has_room else 0
-        if not self.able or not bytes_left or self._clock() < self._no_room_until_s:
+        may_run = self.able and self.slots > 0
+        if not may_run or not bytes_left or self._clock() < self._no_room_until_s:
             return wire.Room(lines=0, tokens=0, result_bytes=0)
         most = self._limits.max_held_lines
         if self.chunks:
@@ -180,7 +184,17 @@ class ChunkWork:
             log.info("spool.dropped", chunks=len(gone))
 
     def set_slots(self, slots: int) -> None:
-        """How many offline requests may run at once."""
+        """How many offline requests may run at once; said again every second.
+
+        After `NO_SLOTS_S` without any, chunks of which nothing has begun go back: other pods may
+        have slots.
+        """
+        if slots:
+            self._had_slots_s = self._clock()
+        elif self._clock() - self._had_slots_s >= NO_SLOTS_S:
+            for chunk in list(self.chunks.values()):
+                if chunk.untouched:
+                    self._close(chunk)
         if slots != self.slots:
             self.slots = slots
             self.wake()

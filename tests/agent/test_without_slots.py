@@ -1,0 +1,51 @@
+"""An agent whose policy lets no batch line run keeps no chunk from other pods."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.agent.conftest import StartAgent
+from tests.support.fake_control_plane import FakeControlPlane, completion_lines
+from tests.support.fake_engine import FakeEngine
+from weir_agent.chunks import work
+
+
+def set_slots(control_plane: FakeControlPlane, slots: int) -> None:
+    assert control_plane.policy is not None
+    control_plane.policy = {**control_plane.policy, "offline_seq_slots": slots}
+
+
+async def test_an_agent_without_slots_takes_no_chunk(
+    start_agent: StartAgent, control_plane: FakeControlPlane
+) -> None:
+    set_slots(control_plane, 0)
+    chunk_id = control_plane.add_chunk(completion_lines(4))
+    async with start_agent() as running:
+        await running.until(lambda: len(control_plane.syncs) > 10)
+        assert control_plane.chunks[chunk_id].state == "open"
+        set_slots(control_plane, 4)
+        await running.until(lambda: control_plane.done)
+
+
+async def test_without_slots_for_long_what_has_not_begun_is_handed_back(
+    start_agent: StartAgent, control_plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What runs goes on: its computed tokens would be lost."""
+    begun = control_plane.add_chunk(completion_lines(32))
+    waits = control_plane.add_chunk(completion_lines(8, first=101))
+    engine = FakeEngine(held=True)
+    async with start_agent(engine) as running:
+        await running.until(lambda: len(engine.resident) == 16)
+        set_slots(control_plane, 0)
+        beats = len(engine.policies)
+        await running.until(lambda: len(engine.policies) > beats + 2)
+        assert control_plane.chunks[waits].state == "leased"  # a burst may be over soon
+        monkeypatch.setattr(work, "NO_SLOTS_S", 0.0)
+        await running.until(lambda: control_plane.chunks[waits].state == "open")
+        assert control_plane.chunks[begun].state == "leased"
+        assert engine.cancelled == []
+        set_slots(control_plane, 4)
+        engine.hold.set()
+        await running.until(lambda: control_plane.done)
+    assert sorted(control_plane.results) == [*range(1, 33), *range(101, 109)]
+    assert all(len(records) == 1 for records in control_plane.results.values())
