@@ -66,7 +66,7 @@ def mooncake_jsonl(lines: Iterable[str]) -> tuple[RequestSpec, ...]:
                 segments.append(Segment(key=f"block-{block}", tokens=tokens))
             left -= tokens
         if left > 0:
-            segments.append(Segment(key=f"row-{row.number}", tokens=left))
+            segments.append(Segment(key=_rest_key(str(row.number)), tokens=left))
         made.append(
             _spec(
                 f"on-{row.number}",
@@ -211,16 +211,34 @@ def peak_start_s(specs: Sequence[RequestSpec], *, window_s: float) -> float:
 
 
 def as_offline(specs: Iterable[RequestSpec]) -> tuple[RequestSpec, ...]:
-    """The same requests as offline work, all there at time 0."""
+    """The same requests as offline work, all there at time 0.
+
+    What a row has alone is no online row's prompt, whatever the number of that; blocks, passages
+    and sessions stay what they are, for they may be shared with online requests.
+    """
     return tuple(
         replace(
             spec,
             id=RequestId(f"off-{spec.id.removeprefix('on-')}"),
             klass=RequestClass.OFFLINE,
             arrival_s=0.0,
+            segments=_offline_segments(spec),
         )
         for spec in specs
     )
+
+
+def _offline_segments(spec: RequestSpec) -> tuple[Segment, ...]:
+    own = (spec.id, _rest_key(spec.id.removeprefix("on-")))
+    return tuple(
+        replace(segment, key=f"off/{segment.key}") if segment.key in own else segment
+        for segment in spec.segments
+    )
+
+
+def _rest_key(row: str) -> str:
+    """The segment of a row's tokens that lie in none of its blocks."""
+    return f"row-{row}"
 
 
 def _alone(row: Row, time_s: float, prompt: str, output: str) -> RequestSpec:

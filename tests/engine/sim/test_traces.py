@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from weir_engine.errors import ConfigError
-from weir_engine.ids import RequestClass
+from weir_engine.ids import BlockHash, RequestClass
 from weir_engine.sim.hashes import BlockHasher
 from weir_engine.sim.traces import (
     FORMATS,
@@ -170,3 +170,25 @@ def test_a_trace_can_be_offline_work() -> None:
     assert [spec.arrival_s for spec in specs] == [0.0, 0.0]
     assert {spec.klass for spec in specs} == {RequestClass.OFFLINE}
     assert len({spec.id for spec in specs}) == 2
+
+
+def test_rows_of_two_files_share_no_prompt() -> None:
+    hasher = BlockHasher(16)
+
+    def hashes(specs: tuple[RequestSpec, ...]) -> set[BlockHash]:
+        return {found for spec in specs for found in hasher.hashes(spec.segments)}
+
+    online, offline = read("csv", PLAIN), as_offline(read("csv", SERVEGEN))
+    assert len(hashes(offline)) == 75 // 16 + 577 // 16
+    assert hashes(online).isdisjoint(hashes(offline))
+    # A Mooncake row has blocks that other rows share, and a rest of its own.
+    row = '{"timestamp": 0, "input_length": 700, "output_length": 5, "hash_ids": [4]}'
+    same = hashes(read("mooncake", [row])) & hashes(as_offline(read("mooncake", [row])))
+    assert len(same) == 512 // 16
+
+
+def test_a_coding_session_is_the_same_offline() -> None:
+    entry = {"t": 0, "in": 100, "out": 1, "ids": [[1, 1]]}
+    line = json.dumps({"session": "s", "block_tokens": 64, "requests": [entry]})
+    specs = coding_jsonl([line], starts_s=[0.0], longest_tokens=1000)
+    assert as_offline(specs)[0].segments == specs[0].segments
