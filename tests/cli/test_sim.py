@@ -74,6 +74,27 @@ def test_a_plan_finds_replicas_and_the_batch_tokens_of_a_day(
     assert f"{answer['replicas']} replica(s) of rtx-pro-6000" in capsys.readouterr().out
 
 
+def test_a_long_answer_at_the_end_of_the_peak_is_waited_for(tmp_path: Path) -> None:
+    trace, path = tmp_path / "trace.csv", tmp_path / "plan.json"
+    trace.write_text("arrival_s,input_tokens,output_tokens\n0,100,20\n9,100,6000\n")
+    arguments = f"plan --slo tbt:p99:0.1 --peak 10 --trace {trace} --offline none --json {path}"
+    assert main(arguments.split()) == ExitStatus.OK
+    (trial,) = json.loads(path.read_text())["trials"]
+    assert trial["replicas"] == 1
+    assert trial["unanswered"] == 0
+
+
+def test_a_plan_counts_requests_that_wait_for_their_first_token(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.csv"
+    rows = "".join(f"{i / 100},3000,1000\n" for i in range(100))
+    trace.write_text(f"arrival_s,input_tokens,output_tokens\n{rows}")
+    arguments = f"plan --slo tbt:p99:1 --peak 10 --trace {trace} --offline none --most 1"
+    assert main([*arguments.split(), "--max-seqs", "2"]) == ExitStatus.FAILED
+    assert "unanswered: does not hold" in capsys.readouterr().out
+
+
 def test_a_plan_that_cannot_hold_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["plan", "--slo", "ttft:p50:0.0001", "--peak", "10", "--most", "1", *SMALL]
     assert main(arguments) == ExitStatus.FAILED

@@ -92,8 +92,15 @@ def plan(  # noqa: PLR0913 - one option each
     busiest = Cut(start_s=peak_start_s(online, window_s=peak), seconds=peak).of(online)
 
     def at_peak(replicas: int) -> Sequence[SimResult]:
-        title = f"peak on {replicas}"
-        return runner.run(alone, busiest, (), replicas=replicas, seconds=peak, title=title)
+        return runner.run(
+            alone,
+            busiest,
+            (),
+            replicas=replicas,
+            seconds=peak,
+            title=f"peak on {replicas}",
+            whole_answers=True,
+        )
 
     trials = fewest_replicas(at_peak, slos, arrivals=len(busiest), most=most)
     for trial in trials:

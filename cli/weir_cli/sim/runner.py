@@ -20,6 +20,7 @@ from weir_engine.sim.replica import Replica
 
 _SLICES = 200
 DRAIN_S = 60.0  # after the last arrival, so that it can be answered
+_LONGEST_ANSWER_S = 36_000.0  # ends a run whose requests make no progress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +45,12 @@ class PresetRunner:
         replicas: int,
         seconds: float,
         title: str = "simulating",
+        whole_answers: bool = False,
     ) -> tuple[SimResult, ...]:
         """A fleet, up to ``seconds`` of arrivals and a minute more.
+
+        ``whole_answers``: then on to the end of every online request, unless one of them still
+        waits for its first token.
 
         Raises:
             CliError: the preset cannot run as given.
@@ -71,6 +76,8 @@ class PresetRunner:
                 for i in range(1, _SLICES + 1):
                     fleet.advance((seconds + DRAIN_S) * i / _SLICES)
                     done(i)
+                if whole_answers:
+                    _end_answers(fleet, seconds + DRAIN_S)
         except ConfigError as error:
             raise CliError(
                 str(error),
@@ -78,6 +85,14 @@ class PresetRunner:
                 status=ExitStatus.USAGE,
             ) from error
         return fleet.results()
+
+
+def _end_answers(fleet: Fleet, now_s: float) -> None:
+    """Simulates on while all that a fleet has to do online is to end answers."""
+    until_s = now_s + _LONGEST_ANSWER_S
+    while (left := fleet.unfinished()) and now_s < until_s and all(r.tokens_s for r in left):
+        now_s += DRAIN_S
+        fleet.advance(now_s)
 
 
 @contextmanager

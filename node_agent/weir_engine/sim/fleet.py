@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from weir_engine.errors import ConfigError
 from weir_engine.sim.loop import Feeder, Simulation, Window
-from weir_engine.sim.records import SimResult
+from weir_engine.sim.records import RequestRecord, SimResult
 from weir_engine.sim.workload import RequestSpec
 
 MakeSimulation = Callable[[int, Feeder], Simulation]
@@ -68,6 +68,10 @@ class Fleet:
             self._next += 1
         for simulation in self._simulations:
             simulation.advance(until_s)
+
+    def unfinished(self) -> tuple[RequestRecord, ...]:
+        """Online requests that have arrived and not ended, on all replicas."""
+        return tuple(r for simulation in self._simulations for r in simulation.unfinished())
 
     def results(self) -> tuple[SimResult, ...]:
         """What each replica has done so far."""
