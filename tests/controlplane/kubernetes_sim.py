@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import time
@@ -34,9 +35,14 @@ def token_of(
 
 @dataclass
 class FakeApiServer:
-    """Answers TokenReviews; ``away`` makes every answer a 503, ``revoked`` holds tokens refused."""
+    """Answers TokenReviews.
+
+    ``away`` makes every answer a 503, ``hangs`` holds answers up until it is set, ``revoked`` holds
+    tokens refused; ``asked`` has what was answered, ``callers`` all who asked.
+    """
 
     away: bool = False
+    hangs: asyncio.Event | None = None
     revoked: set[str] = field(default_factory=set)
     asked: list[dict[str, Any]] = field(default_factory=list)
     callers: list[str] = field(default_factory=list)
@@ -48,6 +54,8 @@ class FakeApiServer:
         @app.post("/apis/authentication.k8s.io/v1/tokenreviews")
         async def review(request: Request) -> Response:
             self.callers.append(request.headers.get("authorization", ""))
+            if self.hangs is not None:
+                await self.hangs.wait()
             if self.away:
                 return Response(status_code=503)
             body = await request.json()

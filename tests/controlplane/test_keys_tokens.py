@@ -31,6 +31,7 @@ def _patient() -> Iterator[None]:
     """A machine that stands still is no API server that does not answer."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(token_review, "TIMEOUT_S", 120.0)
+        patched.setattr(token_review, "FRESH_WITHIN_S", 120.0)
         yield
 
 
@@ -196,6 +197,60 @@ async def test_an_outage_is_bridged_for_ten_minutes_and_no_longer() -> None:
             await reviewer.bearer(token)
         fake.away = False
         assert await reviewer.bearer(token) is not None
+
+
+async def test_an_api_server_that_hangs_holds_nobody_up_who_was_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An agent gives its sync up after five seconds."""
+    async with reviewing() as (reviewer, fake, clock, _), asyncio.timeout(60):
+        token = pod_token()
+        first = await reviewer.bearer(token)
+        assert first is not None
+        hangs = fake.hangs = asyncio.Event()
+        clock.now_s += 61
+        with monkeypatch.context() as patched:
+            patched.setattr(token_review, "FRESH_WITHIN_S", 0.2)
+            assert await reviewer.bearer(token) == first
+        clock.now_s += 9
+        assert await reviewer.bearer(token) == first  # not asked again: it would wait for ever
+        assert len(fake.callers) == 2
+        fake.away = True
+        clock.now_s += 600
+        hangs.set()
+        with pytest.raises(OverloadedError):
+            await reviewer.bearer(token)
+
+
+async def test_an_answer_that_comes_late_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with reviewing() as (reviewer, fake, clock, _), asyncio.timeout(60):
+        token = pod_token()
+        first = await reviewer.bearer(token)
+        hangs = fake.hangs = asyncio.Event()
+        fake.revoked.add(token)
+        clock.now_s += 61
+        with monkeypatch.context() as patched:
+            patched.setattr(token_review, "FRESH_WITHIN_S", 0.2)
+            assert await reviewer.bearer(token) == first
+        clock.now_s += 11
+        hangs.set()
+        assert await reviewer.bearer(token) is None
+        assert len(fake.callers) == 2
+
+
+async def test_an_api_server_that_is_away_is_asked_about_a_known_token_now_and_then() -> None:
+    async with reviewing() as (reviewer, fake, clock, _):
+        token = pod_token()
+        assert await reviewer.bearer(token) is not None
+        fake.away = True
+        clock.now_s += 60
+        for _second in range(30):
+            assert await reviewer.bearer(token) is not None
+            clock.now_s += 1
+        assert len(fake.callers) == 1 + 3
+        fake.away = False
+        fake.revoked.add(token)
+        assert await reviewer.bearer(token) is None
 
 
 async def test_an_outage_never_outlives_the_token() -> None:

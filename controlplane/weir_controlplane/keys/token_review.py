@@ -14,7 +14,7 @@ import ssl
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,9 @@ KEPT_S = 60.0  # an answer is taken as good for so long
 OUTAGE_KEPT_S = 600.0  # while the API server is away; never beyond the token's own expiry
 REFUSED_KEPT_S = 5.0
 TIMEOUT_S = 5.0
+# For a fresh answer where the last one still serves: callers give up after a few seconds.
+FRESH_WITHIN_S = 1.0
+ASK_AGAIN_S = 10.0  # after no fresh answer came, where the last one still serves
 OWN_TOKEN_KEPT_S = 30.0  # our own token, which the kubelet rotates
 MAX_TOKEN_CHARS = 16 << 10
 _CACHE_TOKENS = 8192
@@ -57,6 +60,7 @@ class Bearer:
 class _Answer:
     bearer: Bearer | None
     at_s: float  # monotonic
+    ask_at_s: float = float("-inf")  # not to be asked again before; monotonic
 
 
 def looks_like_token(text: str) -> bool:
@@ -106,32 +110,39 @@ class TokenReviewer:
         known = self._answers.get(key)
         if known is not None and self._is_good(known, KEPT_S):
             return known.bearer
+        lasting = None
+        if known is not None and known.bearer and self._is_good(known, OUTAGE_KEPT_S):
+            lasting = known
+            if self._clock_s() < known.ask_at_s:
+                return known.bearer
         asking = self._asking.get(key)
         if asking is None:
-            # One question for all who ask meanwhile.
-            asking = asyncio.create_task(self._ask(token))
+            # One question for all who ask meanwhile; its answer is kept, whoever still waits.
+            asking = asyncio.create_task(self._review(key, token))
             self._asking[key] = asking
-            asking.add_done_callback(lambda _done: self._asking.pop(key, None))
+            asking.add_done_callback(lambda done: self._asked(key, done))
         try:
-            bearer = await asyncio.shield(asking)
-        except ReviewUnavailableError as error:
-            _log.warning("token_review_unavailable", error=str(error))
-            if known is not None and known.bearer and self._is_good(known, OUTAGE_KEPT_S):
-                return known.bearer
-            raise OverloadedError(
-                "the Kubernetes API server cannot be asked who you are", code="unavailable"
-            ) from error
-        self._answers[key] = _Answer(bearer=bearer, at_s=self._clock_s())
-        self._answers.move_to_end(key)
-        while len(self._answers) > _CACHE_TOKENS:
-            self._answers.popitem(last=False)
-        return bearer
+            async with asyncio.timeout(FRESH_WITHIN_S if lasting else None):
+                return await asyncio.shield(asking)
+        except (ReviewUnavailableError, TimeoutError) as error:
+            if lasting is None:
+                raise OverloadedError(
+                    "the Kubernetes API server cannot be asked who you are", code="unavailable"
+                ) from error
+            if self._answers.get(key) is lasting:
+                self._answers[key] = replace(lasting, ask_at_s=self._clock_s() + ASK_AGAIN_S)
+            return lasting.bearer
 
     async def close(self) -> None:
         """Closes the connections."""
         if self._client is not None:
             await self._client.aclose()
             self._client = None
+
+    def _asked(self, key: bytes, done: asyncio.Task[Bearer | None]) -> None:
+        self._asking.pop(key, None)
+        if not done.cancelled() and (error := done.exception()) is not None:
+            _log.warning("token_review_unavailable", error=str(error))
 
     def _is_good(self, answer: _Answer, kept_s: float) -> bool:
         bearer = answer.bearer
@@ -140,6 +151,14 @@ class TokenReviewer:
         elif bearer.expires_at is not None and self._wall_clock_s() >= bearer.expires_at:
             return False
         return self._clock_s() - answer.at_s < kept_s
+
+    async def _review(self, key: bytes, token: str) -> Bearer | None:
+        bearer = await self._ask(token)
+        self._answers[key] = _Answer(bearer=bearer, at_s=self._clock_s())
+        self._answers.move_to_end(key)
+        while len(self._answers) > _CACHE_TOKENS:
+            self._answers.popitem(last=False)
+        return bearer
 
     async def _ask(self, token: str) -> Bearer | None:
         body = {
