@@ -1,21 +1,27 @@
-"""Weir's own routes in front of the engine's application: /healthz, /readyz, /metrics.
+"""What stands before the engine's application: Weir's own routes and the online endpoint's key.
 
 Everything else passes through untouched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import hmac
+from collections.abc import Callable, Iterable
 
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
 
 from weir_agent.asgi_call import AsgiApp, Receive, Scope, Send
 
 Probe = Callable[[], str | None]
+OPEN_PATHS = frozenset({"/health", "/ping"})  # the engine's probes; `WeirRoutes` has Weir's own
 
 
 class WeirRoutes:
-    """An ASGI layer; ``unhealthy`` and ``unready`` return the reason, or None when all is well."""
+    """An ASGI layer with /healthz, /readyz and /metrics.
+
+    ``unhealthy`` and ``unready`` return the reason, or None when all is well.
+    """
 
     def __init__(
         self, app: AsgiApp, *, registry: CollectorRegistry, unhealthy: Probe, unready: Probe
@@ -38,6 +44,37 @@ class WeirRoutes:
             await _answer(send, 200, CONTENT_TYPE_LATEST, content)
         else:
             await self._app(scope, receive, send)
+
+
+class KeyGuard:
+    """An ASGI layer that asks for one of ``keys``, on every path but `OPEN_PATHS`.
+
+    Engines guard some of their paths themselves, and answer elsewhere without a key.
+    """
+
+    def __init__(self, app: AsgiApp, *, keys: Iterable[str]) -> None:
+        self._app = app
+        self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request; 401 without a key. Browsers send preflights (OPTIONS) without one."""
+        if (
+            scope["type"] != "http"
+            or scope["method"] == "OPTIONS"
+            or scope["path"] in OPEN_PATHS
+            or self._has_key(scope)
+        ):
+            await self._app(scope, receive, send)
+        else:
+            await _answer(send, 401, "application/json", b'{"error":"Unauthorized"}')
+
+    def _has_key(self, scope: Scope) -> bool:
+        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        kind, _, key = given.decode("latin-1").partition(" ")
+        digest = hashlib.sha256(key.encode()).digest()
+        # Of every key, whichever matches: how long it takes tells nothing.
+        matches = [hmac.compare_digest(digest, known) for known in self._digests]
+        return kind.lower() == "bearer" and any(matches)
 
 
 async def _answer_probe(send: Send, reason: str | None) -> None:

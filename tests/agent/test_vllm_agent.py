@@ -209,9 +209,14 @@ def test_the_online_endpoint_can_require_a_key(agent: RealAgent) -> None:
             f"{agent.http.base_url}/v1/completions", json=body, headers=headers, timeout=120
         )
         assert answer.status_code == status
+    for path in ("invocations", "tokenize", "detokenize", "openapi.json", "v1/models"):
+        answer = httpx.post(f"{agent.http.base_url}/{path}", json=body, timeout=120)
+        assert (answer.status_code, answer.json()) == (401, {"error": "Unauthorized"})
+    for path in ("invocations", "tokenize"):
+        assert agent.http.post(f"/{path}", json=body).status_code == 200
     (result,) = run_lines(agent, [("/v1/completions", body)])
     assert result["response"]["status_code"] == 200
-    for path in ("healthz", "readyz", "metrics"):
+    for path in ("healthz", "readyz", "metrics", "health", "ping"):
         assert httpx.get(f"{agent.http.base_url}/{path}", timeout=60).status_code == 200
     assert ONLINE_KEY not in agent.log.read_text()
 

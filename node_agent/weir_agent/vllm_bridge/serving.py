@@ -17,6 +17,7 @@ from typing import Any
 
 import vllm
 from fastapi import FastAPI
+from vllm import envs
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.app import build_app
@@ -36,6 +37,7 @@ from weir_agent.engine import (
     PolicyRefusedError,
     ServedModel,
 )
+from weir_agent.http import KeyGuard
 from weir_agent.settings import AgentSettings, SettingsError
 from weir_agent.vllm_bridge.environment import start_engine_by_fork
 from weir_agent.vllm_bridge.facade import CURRENT, OfflineView, OnlineView, Submission
@@ -229,7 +231,15 @@ async def _with_applications(
         )
         for name in names
     )
-    return VllmEngine(llm, identity=identity, app=online, offline_app=offline, models=models)
+    return VllmEngine(
+        llm, identity=identity, app=_guarded(online, args), offline_app=offline, models=models
+    )
+
+
+def _guarded(online: Any, args: Any) -> AsgiApp:
+    """The application behind vLLM's keys: by itself it leaves /invocations and others open."""
+    keys = [key for key in (args.api_key or [envs.VLLM_API_KEY]) if key]
+    return KeyGuard(online, keys=keys) if keys else online
 
 
 def _offline_application() -> Any:
