@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from json import dumps
 from pathlib import Path
 from typing import Annotated
@@ -89,18 +89,12 @@ def plan(  # noqa: PLR0913 - one option each
     online = read_trace(trace, load, longest_tokens=longest)
     alone = make_replica(machine, slos, offline=False, seed=seed)
     runner = PresetRunner.of(preset, step_budget_ms)
+    patient = replace(runner, whole_answers=True)
     busiest = Cut(start_s=peak_start_s(online, window_s=peak), seconds=peak).of(online)
 
     def at_peak(replicas: int) -> Sequence[SimResult]:
-        return runner.run(
-            alone,
-            busiest,
-            (),
-            replicas=replicas,
-            seconds=peak,
-            title=f"peak on {replicas}",
-            whole_answers=True,
-        )
+        title = f"peak on {replicas}"
+        return patient.run(alone, busiest, (), replicas=replicas, seconds=peak, title=title)
 
     trials = fewest_replicas(at_peak, slos, arrivals=len(busiest), most=most)
     for trial in trials:

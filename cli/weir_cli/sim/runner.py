@@ -25,10 +25,15 @@ _LONGEST_ANSWER_S = 36_000.0  # ends a run whose requests make no progress
 
 @dataclass(frozen=True, kw_only=True)
 class PresetRunner:
-    """Fleets whose every replica runs a preset; ``budget_s`` is for presets with a static one."""
+    """Fleets whose every replica runs a preset; ``budget_s`` is for presets with a static one.
+
+    ``whole_answers``: a run goes on to the end of every online request, unless one of them still
+    waits for its first token.
+    """
 
     preset: str
     budget_s: float | None
+    whole_answers: bool = False
 
     @classmethod
     def of(cls, preset: str, step_budget_ms: float | None) -> PresetRunner:
@@ -45,12 +50,8 @@ class PresetRunner:
         replicas: int,
         seconds: float,
         title: str = "simulating",
-        whole_answers: bool = False,
     ) -> tuple[SimResult, ...]:
         """A fleet, up to ``seconds`` of arrivals and a minute more.
-
-        ``whole_answers``: then on to the end of every online request, unless one of them still
-        waits for its first token.
 
         Raises:
             CliError: the preset cannot run as given.
@@ -76,7 +77,7 @@ class PresetRunner:
                 for i in range(1, _SLICES + 1):
                     fleet.advance((seconds + DRAIN_S) * i / _SLICES)
                     done(i)
-                if whole_answers:
+                if self.whole_answers:
                     _end_answers(fleet, seconds + DRAIN_S)
         except ConfigError as error:
             raise CliError(
