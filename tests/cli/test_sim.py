@@ -84,6 +84,20 @@ def test_a_long_answer_at_the_end_of_the_peak_is_waited_for(tmp_path: Path) -> N
     assert trial["unanswered"] == 0
 
 
+def test_batch_tokens_of_a_day_are_those_beside_online_traffic(tmp_path: Path) -> None:
+    """Up to the last arrival: how much there is to do afterwards makes no difference."""
+    trace, batch, path = (tmp_path / name for name in ("trace.csv", "batch.csv", "plan.json"))
+    trace.write_text("arrival_s,input_tokens,output_tokens\n0,100,20\n2,100,20\n")
+    made = []
+    for requests in (300, 500):
+        batch.write_text("input_tokens,output_tokens\n" + "900,50\n" * requests)
+        arguments = f"plan --slo ttft:p99:9 --peak 10 --trace {trace} --json {path}".split()
+        assert main([*arguments, "--offline", f"lengths:{batch}", *SMALL]) == ExitStatus.OK
+        made.append(json.loads(path.read_text()))
+    assert [found["with_offline"]["offline_finished"] for found in made] == [300, 500]
+    assert made[0]["offline_tokens_a_day"] == made[1]["offline_tokens_a_day"] > 0
+
+
 def test_a_plan_counts_requests_that_wait_for_their_first_token(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -101,6 +101,8 @@ def plan(  # noqa: PLR0913 - one option each
         _show(trial)
     replicas = _found(trials)
     seconds = min(sample, max(online[-1].arrival_s, 60.0))
+    # Requests that all arrive at one time have no span: the minute that is run stands for it.
+    span_s = min(sample, online[-1].arrival_s or seconds)
     day = Cut(seconds=seconds).of(online)
     shared = make_replica(machine, slos, offline=True, seed=seed)
     batch = read_offline(offline, seed=seed, longest_tokens=longest)
@@ -108,7 +110,7 @@ def plan(  # noqa: PLR0913 - one option each
     results = runner.run(shared, day, batch, replicas=replicas, seconds=seconds, title=title)
     answer = Answer(
         replicas=replicas,
-        offline_tokens_a_day=offline_tokens_a_day(results, seconds=seconds + DRAIN_S),
+        offline_tokens_a_day=offline_tokens_a_day(results, span_s=span_s),
         trials=tuple(trials),
         with_offline=outcome(results, slos, arrived=len(day), seconds=seconds + DRAIN_S),
     )
@@ -119,11 +121,11 @@ def plan(  # noqa: PLR0913 - one option each
 
 def _say(answer: Answer, profile: str, *, offered: int) -> None:
     found = answer.with_offline
-    held = all(slo.held for slo in found.slos)
+    word = "held" if all(slo.held for slo in found.slos) else "MISSED"
     out.print(
         f"{answer.replicas} replica(s) of {profile}; besides, "
         f"{answer.offline_tokens_a_day / 1e6:.1f} M batch tokens a day "
-        f"({found.offline_served_tokens_s:.0f}/s), SLOs {'held' if held else 'MISSED'} with them"
+        f"({answer.offline_tokens_a_day / 86_400:.0f}/s), SLOs {word} with them"
     )
     if found.offline_finished >= offered > 0:
         out.print("the offline set ran out: more would have fitted; give a larger one")

@@ -56,10 +56,17 @@ def fewest_replicas(
     return tuple(trials)
 
 
-def offline_tokens_a_day(results: Sequence[SimResult], *, seconds: float) -> float:
-    """Offline tokens served, scaled from ``seconds`` of simulation to a day.
+def offline_tokens_a_day(results: Sequence[SimResult], *, span_s: float) -> float:
+    """Offline tokens served in the first ``span_s`` of a simulation, scaled to a day.
+
+    Steps after them, when no online request arrives any more, say nothing of a day.
 
     Source: Echo §5.4, step 2.
     """
-    served = sum(step.offline_served_tokens for result in results for step in result.steps)
-    return served * 86_400.0 / seconds
+    served = sum(
+        step.offline_served_tokens
+        for result in results
+        for step in result.steps
+        if step.ended_s <= span_s
+    )
+    return served * 86_400.0 / span_s

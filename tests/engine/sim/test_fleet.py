@@ -96,7 +96,17 @@ def test_an_impossible_objective_ends_at_the_most_replicas() -> None:
 def test_offline_tokens_scale_to_a_day() -> None:
     results = fleet(2, arrivals=(), batch=offline())
     served = sum(step.offline_served_tokens for result in results for step in result.steps)
-    assert offline_tokens_a_day(results, seconds=60.0) == pytest.approx(served * 1440)
+    assert offline_tokens_a_day(results, span_s=60.0) == pytest.approx(served * 1440)
+
+
+def test_only_steps_of_the_span_count_for_a_day() -> None:
+    (result,) = fleet(1, arrivals=online(), batch=offline())
+    span_s = result.steps[len(result.steps) // 2].ended_s
+    kept = replace(result, steps=tuple(s for s in result.steps if s.ended_s <= span_s))
+    assert len(kept.steps) < len(result.steps)
+    assert offline_tokens_a_day([result], span_s=span_s) == pytest.approx(
+        sum(step.offline_served_tokens for step in kept.steps) * 86_400 / span_s
+    )
 
 
 def test_a_run_as_a_chrome_trace() -> None:
