@@ -109,6 +109,16 @@ def test_a_plan_counts_requests_that_wait_for_their_first_token(
     assert "unanswered: does not hold" in capsys.readouterr().out
 
 
+def test_an_objective_that_no_answer_has_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival_s,input_tokens,output_tokens\n0,100,1\n9,100,1\n")
+    arguments = f"plan --slo tbt:p99:0.1 --peak 10 --trace {trace} --offline none"
+    assert main(arguments.split()) == ExitStatus.USAGE
+    assert "--slo: no tbt was measured" in capsys.readouterr().err
+
+
 def test_a_plan_that_cannot_hold_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["plan", "--slo", "ttft:p50:0.0001", "--peak", "10", "--most", "1", *SMALL]
     assert main(arguments) == ExitStatus.FAILED

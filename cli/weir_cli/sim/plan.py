@@ -29,7 +29,7 @@ from weir_cli.sim.command import (
 )
 from weir_cli.sim.inputs import Load, read_offline, read_trace
 from weir_cli.sim.machine import EngineLimits, make_replica, parse_slos, read_machine
-from weir_cli.sim.options import check_choice
+from weir_cli.sim.options import check_choice, named
 from weir_cli.sim.outcome import Outcome, outcome, write_text
 from weir_cli.sim.runner import DRAIN_S, PresetRunner
 from weir_engine.presets import PRESETS
@@ -96,7 +96,8 @@ def plan(  # noqa: PLR0913 - one option each
         title = f"peak on {replicas}"
         return patient.run(alone, busiest, (), replicas=replicas, seconds=peak, title=title)
 
-    trials = fewest_replicas(at_peak, slos, arrivals=len(busiest), most=most)
+    with named("--slo"):
+        trials = fewest_replicas(at_peak, slos, arrivals=len(busiest), most=most)
     for trial in trials:
         _show(trial)
     replicas = _found(trials)

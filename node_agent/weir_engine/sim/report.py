@@ -107,7 +107,10 @@ def _mean(values: Sequence[float]) -> float:
 
 def _statistic(values: Sequence[float], metric: Metric, statistic: str) -> float:
     if not values:
-        raise ConfigError(f"no {metric.value} was measured: simulate longer or raise the rate")
+        raise ConfigError(
+            f"no {metric.value} was measured: simulate longer, raise the rate, or have answers of "
+            "two tokens or more (one has only a ttft)"
+        )
     if statistic == "mean":
         return float(np.mean(values))
     return float(np.percentile(values, int(statistic[1:])))
