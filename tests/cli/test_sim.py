@@ -152,6 +152,25 @@ def test_a_wrong_option_is_named(
     assert message in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.parametrize("command", ["sim", "plan --slo ttft:p99:9 --peak 10"])
+def test_a_length_above_the_kv_cache_is_refused(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [*command.split(), "--profile", "a100-40gb-opt-13b-tp1", "--max-model-len", "13233"]
+    assert main(arguments) == ExitStatus.USAGE
+    said = " ".join(capsys.readouterr().err.split())
+    assert "--max-model-len: 13233 tokens do not fit" in said
+    assert "give 13232 or less" in said
+
+
+def test_the_longest_request_that_is_accepted_runs(tmp_path: Path) -> None:
+    trace, path = tmp_path / "trace.csv", tmp_path / "run.json"
+    trace.write_text("arrival_s,input_tokens,output_tokens\n0,13212,20\n0.1,500,20\n")
+    arguments = f"sim --profile a100-40gb-opt-13b-tp1 --max-model-len 13232 --trace {trace}"
+    assert main([*arguments.split(), "--offline", "none", "--json", str(path)]) == ExitStatus.OK
+    assert json.loads(path.read_text())["online_answered"] == 2
+
+
 @pytest.mark.parametrize("option", ["--json", "--chrome", "--plots"])
 def test_a_place_that_cannot_be_written_is_named(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -78,8 +78,8 @@ def read_machine(profile: str, backend: str, limits: EngineLimits, *, offline_kv
     A recorded engine takes no more than it took when it was recorded.
 
     Raises:
-        CliError: there is no such profile or backend, the model does not fit, or a limit is out of
-            range.
+        CliError: there is no such profile or backend, the model does not fit, its longest request
+            does not fit into the KV cache, or a limit is out of range.
     """
     check_choice("--backend", backend, [item.value for item in Backend])
     if profile not in PROFILES and not Path(profile).exists():
@@ -89,15 +89,34 @@ def read_machine(profile: str, backend: str, limits: EngineLimits, *, offline_kv
             status=ExitStatus.USAGE,
         )
     with named("--profile"):
-        if profile not in PROFILES:
-            return _recorded(Path(profile), backend, limits, offline_kv)
-        found = load_profile(profile)
-        return Machine(
-            cost=ProfileCost(profile=found, backend=Backend(backend)),
-            shape=found.engine_shape(**asdict(limits)),
-            pause_s=0.0,
-            pause_request_s=0.0,
-            offline_kv=offline_kv,
+        if profile in PROFILES:
+            found = load_profile(profile)
+            machine = Machine(
+                cost=ProfileCost(profile=found, backend=Backend(backend)),
+                shape=found.engine_shape(**asdict(limits)),
+                pause_s=0.0,
+                pause_request_s=0.0,
+                offline_kv=offline_kv,
+            )
+        else:
+            machine = _recorded(Path(profile), backend, limits, offline_kv)
+    _check_length(machine.shape)
+    return machine
+
+
+def _check_length(shape: EngineShape) -> None:
+    """Refuses what vLLM refuses at its start: a request that never fits stops all behind it.
+
+    Raises:
+        CliError: the longest request is larger than the KV cache.
+    """
+    kv_tokens = shape.total_blocks * shape.block_size_tokens
+    if shape.max_model_len_tokens > kv_tokens:
+        raise CliError(
+            f"--max-model-len: {shape.max_model_len_tokens} tokens do not fit into the KV cache of "
+            f"a replica, which holds {kv_tokens}",
+            remedy=f"give {kv_tokens} or less, or a --profile with more KV",
+            status=ExitStatus.USAGE,
         )
 
 
