@@ -44,7 +44,7 @@ class CrashJournal:
         Raises:
             DiskFullError: the journal could not be written; the line must not run.
         """
-        self._append(["+", chunk_id, attempt, line, solo])
+        self._append(_entered(chunk_id, attempt, line, solo=solo))
         self._resident[chunk_id, attempt, line] = solo
 
     def leave(self, chunk_id: str, attempt: int, line: int) -> None:
@@ -54,10 +54,8 @@ class CrashJournal:
             if not self._resident:
                 os.ftruncate(self._descriptor, 0)
                 self._size_bytes = 0
-            elif self._size_bytes > COMPACT_BYTES:
-                self._compact()
-            else:
-                self._append(["-", chunk_id, attempt, line])
+            elif self._size_bytes <= COMPACT_BYTES or not self._compact():
+                self._append(_record("-", chunk_id, attempt, line))
         except (DiskFullError, OSError):
             return  # the line is suspected if the engine dies before the next compaction
 
@@ -134,14 +132,22 @@ class CrashJournal:
         """Gives the descriptor back."""
         os.close(self._descriptor)
 
-    def _compact(self) -> None:
-        os.ftruncate(self._descriptor, 0)
-        self._size_bytes = 0
-        for (chunk_id, attempt, line), solo in self._resident.items():
-            self._append(["+", chunk_id, attempt, line, solo])
+    def _compact(self) -> bool:
+        """Writes what is resident anew beside the old file, then in its place; False: not now."""
+        content = b"".join(_entered(*key, solo=solo) for key, solo in self._resident.items())
+        part = self._path.with_suffix(".part")
+        try:
+            part.write_bytes(content)
+            descriptor = os.open(part, os.O_RDWR | os.O_APPEND)
+            part.replace(self._path)
+        except OSError:
+            return False
+        os.dup2(descriptor, self._descriptor, inheritable=False)
+        os.close(descriptor)
+        self._size_bytes = len(content)
+        return True
 
-    def _append(self, record: list[object]) -> None:
-        content = json.dumps(record).encode() + b"\n"
+    def _append(self, content: bytes) -> None:
         try:
             written = os.write(self._descriptor, content)
         except OSError as error:
@@ -153,6 +159,14 @@ class CrashJournal:
                 os.ftruncate(self._descriptor, self._size_bytes)
             raise DiskFullError(f"{self._path}: no room for a whole record")
         self._size_bytes += len(content)
+
+
+def _entered(chunk_id: str, attempt: int, line: int, *, solo: bool) -> bytes:
+    return _record("+", chunk_id, attempt, line, solo)
+
+
+def _record(*fields: object) -> bytes:
+    return json.dumps(fields).encode() + b"\n"
 
 
 def _resident_in(path: Path) -> dict[Resident, bool]:

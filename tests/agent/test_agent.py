@@ -6,7 +6,9 @@ import asyncio
 import errno
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -16,6 +18,7 @@ from tests.agent.conftest import PATIENCE_S, StartAgent
 from tests.support.fake_control_plane import FakeControlPlane, completion_lines
 from tests.support.fake_engine import FakeEngine
 from weir_agent.agent import EngineDiedError
+from weir_agent.chunks import bodies
 from weir_agent.engine import OfflineLine
 
 
@@ -513,6 +516,24 @@ async def test_a_fault_of_the_agents_own_fails_one_line_and_stops_nothing(
         await running.until(lambda: control_plane.done)
         async with httpx.AsyncClient(base_url=running.url, timeout=PATIENCE_S) as client:
             assert (await client.get("/readyz")).status_code == 200
+    assert control_plane.results[2][0]["error"]["code"] == "agent_fault"
+    assert [control_plane.results[n][0]["response"]["status_code"] for n in (1, 3, 4)] == [200] * 3
+
+
+async def test_a_body_that_the_agent_stumbles_over_fails_one_line(
+    start_agent: StartAgent, control_plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare = bodies.prepare
+
+    def stumble(url: str, body: Mapping[str, Any], **options: Any) -> dict[str, Any]:  # noqa: ANN401
+        if body["prompt"] == "prompt 2":
+            raise KeyError("not foreseen")
+        return prepare(url, body, **options)
+
+    monkeypatch.setattr(bodies, "prepare", stumble)
+    control_plane.add_chunk(completion_lines(4))
+    async with start_agent() as running:
+        await running.until(lambda: control_plane.done)
     assert control_plane.results[2][0]["error"]["code"] == "agent_fault"
     assert [control_plane.results[n][0]["response"]["status_code"] for n in (1, 3, 4)] == [200] * 3
 

@@ -145,3 +145,23 @@ def test_a_long_journal_is_compacted_and_keeps_who_is_inside(
     assert journal.recover() == {("chunk", 1, 0): False}
     assert (tmp_path / "resident.ndjson").stat().st_size < 1_000
     journal.close()
+
+
+def test_a_compaction_that_fails_forgets_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "COMPACT_BYTES", 500)
+    journal = CrashJournal(tmp_path)
+    journal.enter("chunk", 1, 0, solo=False)
+    (tmp_path / "resident.part").mkdir()
+    for line in range(1, 50):
+        journal.enter("chunk", 1, line, solo=False)
+        journal.leave("chunk", 1, line)
+    assert journal.recover() == {("chunk", 1, 0): False}
+    (tmp_path / "resident.part").rmdir()
+    journal.enter("chunk", 1, 50, solo=False)
+    journal.leave("chunk", 1, 50)
+    assert (tmp_path / "resident.ndjson").stat().st_size < 500
+    journal.enter("chunk", 1, 51, solo=True)
+    assert journal.recover() == {("chunk", 1, 0): False, ("chunk", 1, 51): True}
+    journal.close()

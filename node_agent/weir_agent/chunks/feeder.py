@@ -140,7 +140,7 @@ class Feeder:
             return
         except Exception:  # a fault of ours must not hold the whole chunk up
             log.exception("line.fault", chunk_id=line.chunk_id, line=line.line)
-            record = self._parts.lines.fault(line)
+            record = self._parts.lines.fault(line.line, line.request_id)
         except asyncio.CancelledError:
             self._parts.journal.leave(line.chunk_id, line.attempt, line.line)
             raise

@@ -11,11 +11,15 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
+import structlog
+
 from weir_agent import wire
 from weir_agent.backoff import Backoff
 from weir_agent.chunks import bodies
 from weir_agent.chunks.pool import PooledLine
 from weir_agent.engine import Engine, EngineBusyError, LineOutcome, OfflineLine
+
+log = structlog.get_logger(__name__)
 
 BUSY_PAUSE_S, BUSY_PAUSE_MOST_S = 0.1, 5.0
 MEAN_WEIGHT = 0.1
@@ -82,6 +86,9 @@ class LineRunner:
         except bodies.BodyError as error:
             outcome = LineOutcome(status_code=400, body=error.as_body())
             return self._record(line.line, request_id, outcome)
+        except Exception:  # a fault of ours must not hold the whole chunk up
+            log.exception("line.fault", chunk_id=lease.chunk_id, line=line.line)
+            return self.fault(line.line, request_id)
         return OfflineLine(
             chunk_id=lease.chunk_id,
             attempt=lease.attempt,
@@ -116,11 +123,11 @@ class LineRunner:
                 self._lengths.saw(lease.batch_id, usage.output_tokens)
             return self._record(line.line, line.request_id, outcome, usage)
 
-    def fault(self, line: OfflineLine) -> bytes:
+    def fault(self, line: int, request_id: str) -> bytes:
         """The record of a line that the agent itself could not run."""
         failed = wire.ResultLine(
-            line=line.line,
-            request_id=line.request_id,
+            line=line,
+            request_id=request_id,
             error=wire.ResultError(
                 code="agent_fault", message="the agent could not run the line: see its log"
             ),

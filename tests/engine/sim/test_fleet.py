@@ -59,6 +59,15 @@ def test_a_fleet_of_one_is_that_replica() -> None:
     assert together.online == alone.result().online
 
 
+def test_a_fleet_knows_who_waits_for_the_end_of_an_answer() -> None:
+    made = Fleet(make, replicas=2, online=online(), offline=(), window_size=8)
+    first = online()[0]
+    made.advance(first.arrival_s + 0.1)
+    assert first.id in {record.id for record in made.unfinished()}
+    made.advance(60.0)
+    assert made.unfinished() == ()
+
+
 def test_a_group_stays_until_its_replica_is_far_behind() -> None:
     router = LeastTokens(spill=2.0, slack_tokens=100)
     assert router.pick([500, 300], None) == 1

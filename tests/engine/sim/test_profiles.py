@@ -105,8 +105,8 @@ def test_fused_attention_gives_the_measured_value_on_the_grid() -> None:
 
 
 @pytest.mark.parametrize("name", ["rtx-pro-6000-llama-3.1-8b", "a30-qwen-2-7b"])
-@pytest.mark.parametrize("history", [20_000, 32_000, 100_000])
-@pytest.mark.parametrize("context", [20_000, 32_000, 100_000])
+@pytest.mark.parametrize("history", [8_000, 20_000, 32_000, 100_000])
+@pytest.mark.parametrize("context", [4_000, 20_000, 32_000, 100_000])
 @pytest.mark.parametrize("chunk", [8, 512, 3000])
 def test_beyond_the_table_no_decode_makes_a_step_faster(
     name: str, history: int, context: int, chunk: int
