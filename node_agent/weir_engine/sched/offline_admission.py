@@ -58,11 +58,12 @@ class OfflineAdmission:
         growth: KvGrowth = self._growth(draft, running)
         spare = self._spare_blocks(draft)
         pool = self._state.pool.candidates(_CANDIDATES, now_s)
+        most_tokens = policy.offline_kv_blocks * draft.block_size_tokens
         awaited: tuple[int, BlockHash] | None = None  # the block that the last one waited for
         for request in chain(list(self._state.resuming.values()), pool):
             if free_slots(draft, policy) < 1:
                 return
-            if not _may_join(draft, policy, request) or _lacks(draft, request, awaited):
+            if not _may_join(draft, request, most_tokens) or _lacks(draft, request, awaited):
                 continue
             hit = self._state.kv.hit(request)
             if hit.comes or waits_for_leader(self._state, draft, request, hit.tokens):
@@ -123,14 +124,14 @@ def _useful_blocks(draft: StepDraft, request: Request) -> int:
     return min((request.known_tokens - 1) // draft.block_size_tokens, len(request.block_hashes))
 
 
-def _may_join(draft: StepDraft, policy: Policy, request: Request) -> bool:
+def _may_join(draft: StepDraft, request: Request, most_tokens: int) -> bool:
     """False for what this very step preempted, and for a solo request that has company.
 
     Nor may what is longer than the threshold by itself: others go on meanwhile.
     """
     if request.id in draft.preempted or (request.solo and draft.offline_seqs):
         return False
-    return draft.blocks_for(0, request.known_tokens) <= policy.offline_kv_blocks
+    return request.known_tokens <= most_tokens
 
 
 def _allowed(draft: StepDraft, policy: Policy, need: Need) -> bool:
