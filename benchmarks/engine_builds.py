@@ -27,9 +27,26 @@ class StaleBuildError(Exception):
     """The compiled engine was made from other sources than there are now."""
 
 
+class CompiledEngineError(Exception):
+    """Parts of a compiled engine cannot be replaced: it would run whole, and nobody would know."""
+
+
 def this_build() -> str:
     """What runs in this process: "interpreted" or "compiled"."""
     return "interpreted" if str(scheduler.__file__).endswith(".py") else "compiled"
+
+
+def must_be_interpreted(what: str) -> None:
+    """Refuses to replace parts of a compiled engine, whose modules call each other directly.
+
+    Raises:
+        CompiledEngineError: the engine of this process is compiled.
+    """
+    if this_build() != "interpreted":
+        raise CompiledEngineError(
+            f"{what} replaces parts of the engine, which a compiled one ignores: run it without "
+            "build/compiled on PYTHONPATH (--resume and --folder keep what is finished)"
+        )
 
 
 def builds(compiled: Path = COMPILED, sources: Path = SOURCES) -> tuple[str, ...]:

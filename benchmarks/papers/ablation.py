@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
+from benchmarks.engine_builds import must_be_interpreted
 from weir_engine.sched import ttft_account
 from weir_engine.sched.gathering import PromptGathering
 from weir_engine.sched.online_room import OnlineRoom
@@ -26,9 +27,16 @@ _PARTS: dict[str, tuple[tuple[object, str, object], ...]] = {
 
 @contextmanager
 def without(arm: str) -> Iterator[None]:
-    """While it is entered, preset `weir` is as the arm's name says; unchanged for other names."""
+    """While it is entered, preset `weir` is as the arm's name says; unchanged for other names.
+
+    Raises:
+        CompiledEngineError: the arm takes a part away, and the engine is compiled.
+    """
+    parts = _PARTS.get(arm, ())
+    if parts:
+        must_be_interpreted(f"arm {arm!r}")
     with ExitStack() as stack:
-        for owner, name, value in _PARTS.get(arm, ()):
+        for owner, name, value in parts:
             stack.enter_context(patch.object(owner, name, _constant(value)))
         yield
 

@@ -8,6 +8,7 @@ from math import inf
 
 from typing_extensions import override
 
+from benchmarks.engine_builds import must_be_interpreted
 from benchmarks.weir_parts.traces import DUE_S, END_S, TRACES, Trace, is_due, offline_of
 from benchmarks.weir_parts.variants import OBJECTIVES, VARIANTS, Cell
 from weir_engine.config import EngineShape, Policy, Slo
@@ -104,7 +105,13 @@ def objective_of(trace: str, name: str, seed: int) -> tuple[Slo, ...]:
 
 
 def run(cell: Cell, slos: tuple[Slo, ...], seed: int) -> Done:
-    """One run of a variant."""
+    """One run of a variant.
+
+    Raises:
+        CompiledEngineError: it replaces parts of the engine, and that is compiled.
+    """
+    if cell.variant != "weir":
+        must_be_interpreted(f"variant {cell.variant!r}")
     trace = TRACES[cell.trace]
     replica = replica_of(trace, slos, seed, offline=True)
     watched: list[Watched] = []

@@ -13,7 +13,7 @@ from unittest.mock import patch
 from typing_extensions import override
 
 from benchmarks.weir_parts.traces import TRACES
-from benchmarks.weir_parts.victims import victims_by_arrival, victims_by_tail
+from benchmarks.weir_parts.victims import CHOICES
 from weir_engine.config import Metric, Slo
 from weir_engine.presets import SEATS
 from weir_engine.sched import budget, online_phase, tbt_account
@@ -66,6 +66,7 @@ def _model(name: str) -> Any:  # noqa: ANN401 - a patcher
     return patch.dict(SEATS, weir=replace(SEATS["weir"], model=name))
 
 
+_PREEMPTING = ("victims-tail", "victims-last")  # on traces that are short of blocks only
 Patches = tuple[Callable[[], Any], ...]
 VARIANTS: dict[str, Patches] = {
     "weir": (nullcontext,),
@@ -79,12 +80,13 @@ VARIANTS: dict[str, Patches] = {
         partial(patch.object, budget, "MeanTbtAccount", KneeMeanAccount),
     ),
     "knee-linear": (partial(patch.object, budget, "MeanTbtAccount", KneeMeanAccount),),
-    "victims-tail": (partial(patch.object, online_phase, "offline_victims", victims_by_tail),),
-    "victims-last": (partial(patch.object, online_phase, "offline_victims", victims_by_arrival),),
+    **{
+        name: (partial(patch.object, online_phase, "offline_victims", CHOICES[name]),)
+        for name in _PREEMPTING
+    },
     "no-deadlines": (nullcontext,),
     "fixed-threshold": (nullcontext,),
 }
-_PREEMPTING = ("victims-tail", "victims-last")  # on traces that are short of blocks only
 _MODULEWISE = ("modulewise", "knee")  # their model has to be profiled: slow, so on one trace
 _ONLY = {  # variants that differ under one objective alone
     "even-mean": "mean-tbt",
