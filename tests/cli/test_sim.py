@@ -98,6 +98,50 @@ def test_batch_tokens_of_a_day_are_those_beside_online_traffic(tmp_path: Path) -
     assert made[0]["offline_tokens_a_day"] == made[1]["offline_tokens_a_day"] > 0
 
 
+def test_slos_beside_batch_work_hold_only_where_answers_say_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An answer that ends after the last minute has its say, too: here it has all."""
+    trace, path = tmp_path / "trace.csv", tmp_path / "plan.json"
+    trace.write_text("arrival_s,input_tokens,output_tokens\n0,100,6000\n")
+    arguments = (
+        f"plan --preset sarathi --slo tbt:mean:0.015 --peak 10 --trace {trace} --json {path}"
+    )
+    assert main([*arguments.split(), "--offline", "synthetic:100"]) == ExitStatus.OK
+    found = json.loads(path.read_text())["with_offline"]
+    assert found["online_answered"] == found["online_arrived"] == 1
+    (slo,) = found["slos"]
+    assert slo["measured_s"] > 0.015
+    assert "SLOs MISSED with them" in capsys.readouterr().out
+
+
+def test_requests_that_nobody_answers_are_late(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace, path = tmp_path / "trace.csv", tmp_path / "run.json"
+    rows = "".join(f"{i / 100},3000,1000\n" for i in range(100))
+    trace.write_text(f"arrival_s,input_tokens,output_tokens\n{rows}")
+    arguments = f"sim --seconds 10 --slo ttft:p50:50 --trace {trace} --offline none --json {path}"
+    assert main([*arguments.split(), "--max-seqs", "2"]) == ExitStatus.OK
+    found = json.loads(path.read_text())
+    assert 0 < found["online_answered"] < 20
+    assert found["latencies_s"]["ttft"]["p50"] > 60
+    assert "ttft p50" in (said := capsys.readouterr().out)
+    assert "of 50000.0 ms: MISSED" in said
+
+
+def test_an_objective_that_nothing_was_measured_for_is_not_held(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace, path = tmp_path / "trace.csv", tmp_path / "run.json"
+    trace.write_text("arrival_s,input_tokens,output_tokens\n0,100,1\n")
+    arguments = f"sim --seconds 5 --slo tbt:p99:0.1 --trace {trace} --offline none --json {path}"
+    assert main(arguments.split()) == ExitStatus.OK
+    (slo,) = json.loads(path.read_text())["slos"]
+    assert (slo["measured_s"], slo["held"]) == (None, False)
+    assert "tbt p99 of 100.0 ms: no request has one" in capsys.readouterr().out
+
+
 def test_a_plan_counts_requests_that_wait_for_their_first_token(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +22,12 @@ STATISTICS = ("mean", "p50", "p90", "p99")
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """One objective: what was measured, in seconds."""
+    """One objective: what was measured, in seconds; None, and not held, where nothing was."""
 
     metric: str
     statistic: str
     threshold_s: float
-    measured_s: float
+    measured_s: float | None
     held: bool
 
 
@@ -35,8 +35,10 @@ class Held:
 class Outcome:
     """Figures of a run over all replicas.
 
-    ``latencies_s`` by metric and statistic, None where nothing was measured. Offline rates count
-    prefix hits as served; ``error`` is the scheduler's mean error about a step's duration.
+    ``latencies_s`` by metric and statistic, None where nothing was measured; requests that have not
+    ended count with their wait for the first token so far, and with the tokens that they have.
+    ``online_answered`` have ended. Offline rates count prefix hits as served; ``error`` is the
+    scheduler's mean error about a step's duration.
     """
 
     replicas: int
@@ -54,6 +56,11 @@ class Outcome:
     preemptions: int
     error: float
 
+    @property
+    def all_held(self) -> bool:
+        """Every objective held, and every online request was answered."""
+        return self.online_answered == self.online_arrived and all(slo.held for slo in self.slos)
+
 
 def outcome(
     results: Sequence[SimResult], slos: Sequence[Slo], *, arrived: int, seconds: float
@@ -61,7 +68,7 @@ def outcome(
     """The figures of a run of ``seconds``."""
     steps = [step for result in results for step in result.steps]
     records = [r for result in results for r in result.online if r.tokens_s]
-    latencies = Latencies.of(records)
+    latencies = Latencies.so_far(results)
     durations = np.array([step.ended_s - step.started_s for step in steps])
     predicted = np.array([step.predicted_s for step in steps])
     values = {
@@ -69,19 +76,6 @@ def outcome(
         Metric.TPOT: latencies.tpot_s,
         Metric.TBT: latencies.tbt_s,
     }
-    held = []
-    for slo in slos:
-        if values[slo.metric]:
-            measured = latencies.statistic(slo.metric, slo.statistic)
-            held.append(
-                Held(
-                    metric=slo.metric.value,
-                    statistic=slo.statistic,
-                    threshold_s=slo.threshold_s,
-                    measured_s=measured,
-                    held=measured <= slo.threshold_s,
-                )
-            )
     return Outcome(
         replicas=len(results),
         seconds=seconds,
@@ -94,7 +88,7 @@ def outcome(
             }
             for metric, found in values.items()
         },
-        slos=tuple(held),
+        slos=tuple(_held(latencies, slo) if values[slo.metric] else _unknown(slo) for slo in slos),
         offline_finished=sum(result.offline_finished for result in results),
         offline_served_tokens_s=sum(s.offline_served_tokens for s in steps) / seconds,
         offline_computed_tokens_s=sum(s.offline_computed_tokens for s in steps) / seconds,
@@ -106,6 +100,21 @@ def outcome(
     )
 
 
+def _held(latencies: Latencies, slo: Slo) -> Held:
+    measured_s = latencies.statistic(slo.metric, slo.statistic)
+    return replace(_unknown(slo), measured_s=measured_s, held=measured_s <= slo.threshold_s)
+
+
+def _unknown(slo: Slo) -> Held:
+    return Held(
+        metric=slo.metric.value,
+        statistic=slo.statistic,
+        threshold_s=slo.threshold_s,
+        measured_s=None,
+        held=False,
+    )
+
+
 def show(found: Outcome) -> None:
     """Prints the figures as tables."""
     table = Table("online", *STATISTICS, box=None, pad_edge=False)
@@ -114,11 +123,12 @@ def show(found: Outcome) -> None:
         table.add_row(metric.upper(), *cells)
     out.print(table)
     for slo in found.slos:
+        name, threshold = f"{slo.metric} {slo.statistic}", f"{slo.threshold_s * 1e3:.1f} ms"
+        if slo.measured_s is None:
+            out.print(f"{name} of {threshold}: no request has one")
+            continue
         word = "held" if slo.held else "MISSED"
-        out.print(
-            f"{slo.metric} {slo.statistic} {slo.measured_s * 1e3:.1f} ms "
-            f"of {slo.threshold_s * 1e3:.1f} ms: {word}"
-        )
+        out.print(f"{name} {slo.measured_s * 1e3:.1f} ms of {threshold}: {word}")
     out.print(
         f"online {found.online_answered} of {found.online_arrived} requests answered, "
         f"{found.online_tokens_s:.0f} tokens/s computed"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from json import dumps
 from pathlib import Path
 from typing import Annotated
@@ -31,7 +31,7 @@ from weir_cli.sim.inputs import Load, read_offline, read_trace
 from weir_cli.sim.machine import EngineLimits, make_replica, parse_slos, read_machine
 from weir_cli.sim.options import check_choice, named
 from weir_cli.sim.outcome import Outcome, outcome, write_text
-from weir_cli.sim.runner import DRAIN_S, PresetRunner
+from weir_cli.sim.runner import PresetRunner
 from weir_engine.presets import PRESETS
 from weir_engine.sim.capacity import Trial, fewest_replicas, offline_tokens_a_day
 from weir_engine.sim.records import SimResult
@@ -88,8 +88,7 @@ def plan(  # noqa: PLR0913 - one option each
     load = Load(seconds=None, time_scale=1 / rate, seed=seed)
     online = read_trace(trace, load, longest_tokens=longest)
     alone = make_replica(machine, slos, offline=False, seed=seed)
-    runner = PresetRunner.of(preset, step_budget_ms)
-    patient = replace(runner, whole_answers=True)
+    patient = PresetRunner.of(preset, step_budget_ms, whole_answers=True)
     busiest = Cut(start_s=peak_start_s(online, window_s=peak), seconds=peak).of(online)
 
     def at_peak(replicas: int) -> Sequence[SimResult]:
@@ -108,12 +107,14 @@ def plan(  # noqa: PLR0913 - one option each
     shared = make_replica(machine, slos, offline=True, seed=seed)
     batch = read_offline(offline, seed=seed, longest_tokens=longest)
     title = "with batch work"
-    results = runner.run(shared, day, batch, replicas=replicas, seconds=seconds, title=title)
+    results = patient.run(shared, day, batch, replicas=replicas, seconds=seconds, title=title)
     answer = Answer(
         replicas=replicas,
         offline_tokens_a_day=offline_tokens_a_day(results, span_s=span_s),
         trials=tuple(trials),
-        with_offline=outcome(results, slos, arrived=len(day), seconds=seconds + DRAIN_S),
+        with_offline=outcome(
+            results, slos, arrived=len(day), seconds=max(result.ended_s for result in results)
+        ),
     )
     _say(answer, profile, offered=len(batch))
     if json is not None:
@@ -122,11 +123,13 @@ def plan(  # noqa: PLR0913 - one option each
 
 def _say(answer: Answer, profile: str, *, offered: int) -> None:
     found = answer.with_offline
-    word = "held" if all(slo.held for slo in found.slos) else "MISSED"
+    lacking = found.online_arrived - found.online_answered
     out.print(
         f"{answer.replicas} replica(s) of {profile}; besides, "
         f"{answer.offline_tokens_a_day / 1e6:.1f} M batch tokens a day "
-        f"({answer.offline_tokens_a_day / 86_400:.0f}/s), SLOs {word} with them"
+        f"({answer.offline_tokens_a_day / 86_400:.0f}/s), SLOs "
+        f"{'held' if found.all_held else 'MISSED'} with them"
+        + (f", {lacking} requests unanswered" if lacking else "")
     )
     if found.offline_finished >= offered > 0:
         out.print("the offline set ran out: more would have fitted; give a larger one")

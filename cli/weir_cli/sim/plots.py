@@ -69,7 +69,7 @@ def _tokens(figure: Any, results: Sequence[SimResult]) -> Any:  # noqa: ANN401
 
 
 def _latencies(figure: Any, results: Sequence[SimResult], slos: Sequence[Slo]) -> Any:  # noqa: ANN401
-    latencies = Latencies.of(r for result in results for r in result.online)
+    latencies = Latencies.so_far(results)
     columns = figure.subplots(1, 2)
     for panel, metric, values in (
         (columns[0], Metric.TTFT, latencies.ttft_s),

@@ -36,10 +36,12 @@ class PresetRunner:
     whole_answers: bool = False
 
     @classmethod
-    def of(cls, preset: str, step_budget_ms: float | None) -> PresetRunner:
+    def of(
+        cls, preset: str, step_budget_ms: float | None, *, whole_answers: bool = False
+    ) -> PresetRunner:
         """What the options ask for."""
         budget_s = None if step_budget_ms is None else step_budget_ms / 1e3
-        return cls(preset=preset, budget_s=budget_s)
+        return cls(preset=preset, budget_s=budget_s, whole_answers=whole_answers)
 
     def run(
         self,

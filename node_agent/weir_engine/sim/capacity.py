@@ -34,7 +34,8 @@ def fewest_replicas(
 ) -> tuple[Trial, ...]:
     """Trials with 1, 2, ... replicas up to the first that holds, or to ``most``.
 
-    ``arrivals`` is how many online requests the peak has: one that never got a token counts.
+    ``arrivals`` is how many online requests the peak has: one that never got a token counts, be it
+    that it waits or that it was refused.
 
     Source: Echo §5.4, step 1 (smallest to largest over a short window of the peak).
 
@@ -47,7 +48,8 @@ def fewest_replicas(
         )
     trials: list[Trial] = []
     for replicas in range(1, most + 1):
-        answered = [record for result in simulate(replicas) for record in result.online]
+        ended = [record for result in simulate(replicas) for record in result.online]
+        answered = [record for record in ended if record.tokens_s]  # the others were refused
         # With no answers at all the ratio has no meaning; the unanswered say it.
         ratio = attained(Latencies.of(answered), slos) if answered else float("inf")
         trials.append(Trial(replicas=replicas, ratio=ratio, unanswered=arrivals - len(answered)))

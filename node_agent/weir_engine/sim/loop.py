@@ -159,6 +159,7 @@ class Simulation:
             offline_finished=self._offline_finished,
             preemptions=self._preemptions,
             ended_s=self._clock.now_s,
+            unfinished=self.unfinished(),
         )
 
     def unfinished(self) -> tuple[RequestRecord, ...]:

@@ -61,10 +61,15 @@ class RequestRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SimResult:
-    """All steps in order, all online requests in the order they ended, and the offline ends."""
+    """All steps in order, all online requests in the order they ended, and the offline ends.
+
+    ``unfinished`` are online requests that had arrived and not ended, with the tokens that they
+    had.
+    """
 
     steps: tuple[StepRecord, ...]
     online: tuple[RequestRecord, ...]
     offline_finished: int
     preemptions: int
     ended_s: float
+    unfinished: tuple[RequestRecord, ...] = ()

@@ -30,6 +30,23 @@ class Latencies:
             tpot_s=tuple(tpot_s for tpot_s in tpots if tpot_s is not None),
         )
 
+    @classmethod
+    def so_far(cls, results: Iterable[SimResult]) -> Self:
+        """Those of all online requests of some replicas, whether they have ended or not.
+
+        One without a first token has its wait so far as its TTFT, the least that it will be: left
+        out, a fleet that answers one request in ten would show that one's latency.
+        """
+        found = list(results)
+        begun = cls.of(r for result in found for r in (*result.online, *result.unfinished))
+        waits_s = [
+            result.ended_s - request.arrival_s
+            for result in found
+            for request in result.unfinished
+            if not request.tokens_s
+        ]
+        return cls(ttft_s=(*begun.ttft_s, *waits_s), tbt_s=begun.tbt_s, tpot_s=begun.tpot_s)
+
     def statistic(self, metric: Metric, statistic: str) -> float:
         """The mean or a percentile (``"mean"``, ``"p50"`` to ``"p99"``) of one metric.
 

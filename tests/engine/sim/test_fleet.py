@@ -102,6 +102,21 @@ def test_an_impossible_objective_ends_at_the_most_replicas() -> None:
         fewest_replicas(lambda _: [], (), arrivals=5, most=2)
 
 
+def test_requests_that_were_refused_are_not_answered() -> None:
+    """design: a refused request counts as missed."""
+    arrivals = online(rate_s=2.0)
+    slos = (Slo(metric=Metric.TTFT, statistic="p90", threshold_s=60.0),)
+
+    def refusing(replicas: int) -> tuple[SimResult, ...]:
+        (result,) = fleet(1, arrivals=arrivals)
+        refused, *answered = result.online
+        kept = (replace(refused, tokens_s=()), *answered) if replicas == 1 else result.online
+        return (replace(result, online=kept),)
+
+    trials = fewest_replicas(refusing, slos, arrivals=len(arrivals), most=3)
+    assert [(trial.unanswered, trial.holds) for trial in trials] == [(1, False), (0, True)]
+
+
 def test_offline_tokens_scale_to_a_day() -> None:
     results = fleet(2, arrivals=(), batch=offline())
     served = sum(step.offline_served_tokens for result in results for step in result.steps)
