@@ -1,12 +1,17 @@
 """The client counts tokens and times from raw bytes, however they were cut on the way."""
 
 import asyncio
+import contextlib
 import json
+import time
 
 import pytest
 
+from weir_cli.loadlab.feeders import Target, feed_online
+from weir_cli.loadlab.records import RequestRecord, online_latency, token_counts
 from weir_cli.loadlab.scrape import engine_counters, parse_page
 from weir_cli.loadlab.streaming import HttpError, parse_answer, parse_stream, stream_completion
+from weir_cli.loadlab.workload import OnlineRequest
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -60,6 +65,48 @@ async def test_a_refusal_carries_its_status_and_body() -> None:
     async with server:
         with pytest.raises(HttpError, match="429: slow"):
             await stream_completion("127.0.0.1", server.sockets[0].getsockname()[1], {})
+
+
+async def test_what_is_not_answered_when_the_load_ends_has_failed() -> None:
+    """Left out it would flatter whoever starves it; its prompt is no offline work either."""
+    told = asyncio.Event()
+
+    async def stall(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if b"POST" in head:
+            writer.write(HEAD + chunked(event("a", [1]))[:-5])
+        await reader.read()  # until the client goes
+        writer.close()
+
+    records: list[RequestRecord] = []
+    requests = [
+        OnlineRequest(name=name, at_s=at_s, prompt="some words", max_tokens=4)
+        for name, at_s in (("begun", 0.0), ("later", 60.0))
+    ]
+    server = await asyncio.start_server(stall, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        target = Target(host="127.0.0.1", port=port, model="m", extra={})
+        start_s = time.monotonic()
+        load = asyncio.create_task(
+            feed_online(
+                target,
+                requests,
+                start_s=start_s,
+                done=records.append,
+                watch=lambda *_: lambda *_: told.set(),
+            )
+        )
+        await asyncio.wait_for(told.wait(), 10)
+        load.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await load
+    (record,) = records
+    assert record.name == "begun"
+    latency = online_latency(records, start_s=start_s, end_s=start_s + 30)
+    assert (latency.requests, latency.failed, latency.ttft.count) == (1, 1, 0)
+    counts = token_counts(records, start_s=start_s, end_s=start_s + 30)
+    assert (counts.prompt, counts.output) == (len("some words"), 1)
 
 
 def test_counters_are_read_by_name_and_source() -> None:

@@ -73,6 +73,8 @@ def test_the_verdict_names_what_is_missed_and_by_how_much() -> None:
     silent = slower(ALONE, tbt=stats(nan, nan))
     assert "TBT mean no answer" in verdict(silent, wanted)
     assert verdict(ALONE, []) == ""
+    starved = replace(ALONE, online=replace(ALONE.online, failed=2))
+    assert verdict(starved, wanted) == "over the SLO: 2 of 9 requests not answered"
 
 
 def test_the_batch_asks_about_forty_shared_documents() -> None:

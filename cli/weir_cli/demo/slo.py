@@ -59,6 +59,8 @@ def objectives(alone: Measurement, *, tolerance: float) -> list[Objective]:
 def verdict(measurement: Measurement, wanted: Sequence[Objective]) -> str:
     """Says that the SLO holds, or which objectives are missed and by how much."""
     missed = []
+    if failed := measurement.online.failed:
+        missed.append(f"{failed} of {measurement.online.requests} requests not answered")
     for objective in wanted:
         value_s = objective.measured_s(measurement)
         if isnan(value_s) or value_s > objective.threshold_s:

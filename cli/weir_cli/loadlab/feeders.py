@@ -36,6 +36,8 @@ class Target:
         }
 
 
+CUT_OFF = "it had not ended when the load did"
+
 Watcher: TypeAlias = Callable[[str, float], Observer]
 """Makes the observer of one online request from its name and due time."""
 
@@ -81,14 +83,24 @@ async def feed_online(
     done: Callable[[RequestRecord], None],
     watch: Watcher | None = None,
 ) -> None:
-    """Sends each request when it is due, whatever became of the others; returns when all ended."""
+    """Sends each request when it is due, whatever became of the others; returns when all ended.
+
+    What was sent and has not ended when this is cancelled has failed, with the tokens that came.
+    """
 
     async def one(request: OnlineRequest) -> None:
         due_s = start_s + request.at_s
         await asyncio.sleep(max(0.0, due_s - time.monotonic()))
-        observe = watch(request.name, due_s) if watch else None
-        done(
-            await send(
+        watcher = watch(request.name, due_s) if watch else None
+        came: list[TokenEvent] = []
+
+        def observe(at_s: float, tokens: int) -> None:
+            came.append(TokenEvent(at_s=at_s, count=tokens))
+            if watcher is not None:
+                watcher(at_s, tokens)
+
+        try:
+            record = await send(
                 target,
                 request.name,
                 request.prompt,
@@ -96,7 +108,18 @@ async def feed_online(
                 due_s=due_s,
                 observe=observe,
             )
-        )
+        except asyncio.CancelledError:
+            done(
+                RequestRecord(
+                    name=request.name,
+                    sent_s=due_s,
+                    prompt_tokens=len(request.prompt),
+                    events=tuple(came),
+                    error=CUT_OFF,
+                )
+            )
+            raise
+        done(record)
 
     async with asyncio.TaskGroup() as group:
         for request in requests:

@@ -83,7 +83,10 @@ async def measure(
     window: Window,
     watch: Watcher | None = None,
 ) -> Measurement:
-    """Runs both loads through ramp, window and tail, and reduces what they wrote down."""
+    """Runs both loads through ramp, window and tail, and reduces what they wrote down.
+
+    An online request that was due in the window and has not ended with the tail has failed.
+    """
     online_records: list[RequestRecord] = []
     offline_records: list[RequestRecord] = []
     start_s = time.monotonic() + 0.1
@@ -153,7 +156,9 @@ def reduce(
     served = after.prompt_tokens - before.prompt_tokens + generated
     computed = after.computed_prompt_tokens - before.computed_prompt_tokens + generated
     tokens = token_counts(online, start_s=before.at_s, end_s=after.at_s)
-    errors = [f"{record.name}: {record.error}" for record in (*online, *offline) if record.error]
+    # What was due after the window may be cut off: nobody waits for it.
+    counted = [record for record in online if record.sent_s < after.at_s]
+    errors = [f"{record.name}: {record.error}" for record in (*counted, *offline) if record.error]
     return Measurement(
         window_s=window_s,
         online=online_latency(online, start_s=before.at_s, end_s=after.at_s),
