@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import stat
@@ -19,11 +18,10 @@ from rich.table import Table
 from weir_cli.api import Api
 from weir_cli.console import err, out, transfer_bar
 from weir_cli.errors import CliError, ExitStatus
+from weir_cli.input_file import endpoint_of_first_line, name_of, opened
 from weir_cli.models import Batch
 from weir_cli.settings import client_settings
 from weir_cli.watch import follow, summary
-
-MAX_LINE_BYTES = 8 << 20  # no control plane can be set to take a longer one
 
 batch_app = typer.Typer(no_args_is_help=True, help="Submit batches and fetch their results.")
 
@@ -44,7 +42,9 @@ def connected(url: str | None, api_key: str | None) -> Iterator[Api]:
 
 @batch_app.command()
 def submit(  # noqa: PLR0913 - flags are arguments
-    file: Annotated[Path, typer.Argument(help="JSONL file, one request a line.")],
+    file: Annotated[
+        Path, typer.Argument(help="JSONL file, one request a line; - reads standard input.")
+    ],
     endpoint: Annotated[
         str | None, typer.Option(help="The lines' endpoint; read from the first line by default.")
     ] = None,
@@ -57,11 +57,11 @@ def submit(  # noqa: PLR0913 - flags are arguments
     """Upload a JSONL file and start a batch; prints the batch's id."""
     pairs = dict(_pair(item) for item in metadata or [])
     with connected(url, api_key) as api:
-        with _opened(file) as content, transfer_bar() as bar:
-            first_endpoint = endpoint or _endpoint_of_first_line(file, content)
+        with opened(file) as content, transfer_bar() as bar:
+            first_endpoint = endpoint or endpoint_of_first_line(file, content)
             size = os.fstat(content.fileno()).st_size
             with bar.wrap_file(content, total=size, description="uploading") as counted:
-                file_id = api.upload(file.name, counted)
+                file_id = api.upload(name_of(file), counted)
         batch = api.create_batch(file_id, first_endpoint, window, pairs)
         out.print(batch.id, markup=False)
         if wait:
@@ -142,48 +142,6 @@ def _pair(item: str) -> tuple[str, str]:
             status=ExitStatus.USAGE,
         )
     return key, value
-
-
-@contextmanager
-def _opened(file: Path) -> Iterator[BinaryIO]:
-    """A file of the user, to read.
-
-    Raises:
-        CliError: it cannot be read.
-    """
-    try:
-        with file.open("rb") as content:
-            yield content
-    except OSError as error:
-        raise CliError(
-            f"{file}: {error.strerror or error}", remedy="check the path", status=ExitStatus.USAGE
-        ) from error
-
-
-def _endpoint_of_first_line(file: Path, content: BinaryIO) -> str:
-    """Read from ``content``, which is at its beginning again afterwards.
-
-    Raises:
-        CliError: there is none in it.
-    """
-    first = content.readline(MAX_LINE_BYTES)
-    content.seek(0)
-    if not first:
-        raise CliError(
-            f"{file}: it is empty",
-            remedy="give a file with one JSON object a line",
-            status=ExitStatus.USAGE,
-        )
-    try:
-        endpoint = json.loads(first)["url"]
-    except (ValueError, KeyError, TypeError):
-        raise CliError(
-            f"{file}, line 1: no `url` in it",
-            remedy='every line is like {"custom_id": "1", "method": "POST", '
-            '"url": "/v1/chat/completions", "body": {...}}; or name --endpoint',
-            status=ExitStatus.USAGE,
-        ) from None
-    return str(endpoint)
 
 
 def _list(batches: list[Batch]) -> None:

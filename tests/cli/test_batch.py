@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from threading import Thread
 
 import httpx
 import pytest
@@ -314,6 +317,75 @@ def test_the_first_line_may_be_as_long_as_any(server: Server, tmp_path: Path) ->
     upload, create = server.asked
     assert path.read_bytes() in upload.content
     assert json.loads(create.content)["endpoint"] == "/v1/completions"
+
+
+LINES = b"".join(json.dumps({**LINE, "custom_id": str(i)}).encode() + b"\n" for i in range(9000))
+
+
+@contextmanager
+def pipe_with(path: Path, content: bytes) -> Iterator[Path]:
+    """A pipe into which somebody writes."""
+    os.mkfifo(path)
+    writer = Thread(target=path.write_bytes, args=(content,))
+    writer.start()
+    yield path
+    writer.join()
+
+
+@pytest.fixture
+def accepting(server: Server) -> Server:
+    server.on("POST /v1/files", ok({"id": "file-in"}))
+    server.on("POST /v1/batches", ok(batch("validating")))
+    return server
+
+
+def test_standard_input_is_submitted_whole(
+    accepting: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pipe_with(tmp_path / "pipe", LINES) as pipe, pipe.open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert main(["batch", "submit", "-"]) == 0
+    upload, create = accepting.asked
+    assert LINES in upload.content
+    assert int(upload.headers["content-length"]) == len(upload.content)
+    assert b'filename="stdin.jsonl"' in upload.content
+    assert json.loads(create.content)["endpoint"] == "/v1/completions"
+
+
+def test_what_a_shell_has_read_of_standard_input_is_not_submitted_again(
+    accepting: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(b"a heading\n" + LINES)
+    with path.open() as stdin:
+        os.lseek(stdin.fileno(), len(b"a heading\n"), os.SEEK_SET)
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert main(["batch", "submit", "-"]) == 0
+    upload, _ = accepting.asked
+    assert LINES in upload.content
+    assert b"a heading" not in upload.content
+
+
+def test_a_named_pipe_is_submitted_whole(accepting: Server, tmp_path: Path) -> None:
+    with pipe_with(tmp_path / "pipe", LINES) as pipe:
+        assert main(["batch", "submit", str(pipe)]) == 0
+    assert LINES in accepting.asked[0].content
+
+
+def test_standard_input_with_nothing_in_it_is_named(
+    server: Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pipe_with(tmp_path / "pipe", b"") as pipe, pipe.open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert main(["batch", "submit", "-"]) == ExitStatus.USAGE
+    assert "-: it is empty" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "stdin", None)
+    assert main(["batch", "submit", "-"]) == ExitStatus.USAGE
+    assert "standard input is closed" in capsys.readouterr().err
+    assert server.asked == []
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,109 @@
+"""The input file of a batch as a user names it: a file, a pipe, or standard input."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from typing import BinaryIO
+
+from weir_cli.errors import CliError, ExitStatus
+
+MAX_LINE_BYTES = 8 << 20  # no control plane can be set to take a longer one
+STDIN = Path("-")
+
+
+def name_of(file: Path) -> str:
+    """What the control plane is told that the file is called."""
+    return "stdin.jsonl" if file == STDIN else file.name
+
+
+@contextmanager
+def opened(file: Path) -> Iterator[BinaryIO]:
+    """What the user submits, to read from its beginning; its size is known.
+
+    Raises:
+        CliError: it cannot be read.
+    """
+    try:
+        with _given(file) as content, ExitStack() as stack:
+            yield content if _is_whole(content) else stack.enter_context(_kept(content))
+    except OSError as error:
+        raise CliError(
+            f"{file}: {error.strerror or error}", remedy="check the path", status=ExitStatus.USAGE
+        ) from error
+
+
+def _given(file: Path) -> AbstractContextManager[BinaryIO]:
+    """A file that ends with its context, or standard input, which does not.
+
+    Raises:
+        CliError: standard input is closed.
+        OSError: there is no such file.
+    """
+    if file != STDIN:
+        return file.open("rb")
+    if sys.stdin is None:
+        raise CliError(
+            "-: standard input is closed",
+            remedy="name a file, or write `... | weir batch submit -`",
+            status=ExitStatus.USAGE,
+        )
+    return nullcontext(sys.stdin.buffer)
+
+
+def _is_whole(content: BinaryIO) -> bool:
+    """Whether it is a file at its beginning: pipes have no size and cannot be read again."""
+    return stat.S_ISREG(os.fstat(content.fileno()).st_mode) and content.tell() == 0
+
+
+@contextmanager
+def _kept(content: BinaryIO) -> Iterator[BinaryIO]:
+    """What is left of a stream, in a file that nobody else sees and that goes with its context.
+
+    Raises:
+        CliError: there is no room for it.
+    """
+    with tempfile.TemporaryFile() as kept:
+        try:
+            shutil.copyfileobj(content, kept, 1 << 20)
+            kept.seek(0)
+        except OSError as error:
+            raise CliError(
+                f"{tempfile.gettempdir()}: {error.strerror or error}",
+                remedy="what comes through a pipe is kept there until it is sent: set TMPDIR to a "
+                "folder with room, or name a file",
+            ) from error
+        yield kept
+
+
+def endpoint_of_first_line(file: Path, content: BinaryIO) -> str:
+    """Read from ``content``, which is at its beginning again afterwards.
+
+    Raises:
+        CliError: there is none in it.
+    """
+    first = content.readline(MAX_LINE_BYTES)
+    content.seek(0)
+    if not first:
+        raise CliError(
+            f"{file}: it is empty",
+            remedy="give a file with one JSON object a line",
+            status=ExitStatus.USAGE,
+        )
+    try:
+        endpoint = json.loads(first)["url"]
+    except (ValueError, KeyError, TypeError):
+        raise CliError(
+            f"{file}, line 1: no `url` in it",
+            remedy='every line is like {"custom_id": "1", "method": "POST", '
+            '"url": "/v1/chat/completions", "body": {...}}; or name --endpoint',
+            status=ExitStatus.USAGE,
+        ) from None
+    return str(endpoint)
