@@ -164,6 +164,16 @@ class TestHygen:
         assert values["hygen/cells-held"] == 1.0
         assert hygen.notes_of(study, rows) == []
 
+    def test_what_hygen_cannot_miss_has_no_target(self) -> None:
+        """Its budget is taken where it holds, else nothing runs; the next stretch can be missed."""
+        assert hygen_judge.NOTHING.ratio <= 1
+        study = hygen.STUDIES[0]
+        missed = hygen_judge.Verdict(offline_s=1.0, whole_s=2.0, ratio=1.1)
+        rows = [[{"hygen": hygen_judge.NOTHING, "hygen-next": missed}] * len(study.cells)]
+        met = {claim.id: claim.met for claim in hygen.claims_of(study, rows)}
+        assert met["hygen/cells-held"] is None
+        assert met["hygen/cells-held-next"] is False
+
     def test_arms_that_were_not_run_are_named_and_their_claims_not_measured(self) -> None:
         study = hygen.STUDIES[0]
         own = hygen_judge.Verdict(offline_s=1.0, whole_s=2.0, ratio=1.1)
