@@ -187,6 +187,7 @@ def test_a_plan_that_cannot_hold_says_so(capsys: pytest.CaptureFixture[str]) -> 
         (["--replicas", "99999999999999999999"], "--replicas"),
         (["--offline", "mmlu:one"], "mmlu:one: it does not name two files"),
         (["--preset", "hygen"], "static_budget_s"),
+        (["--preset", "echo"], "remedy: give what the preset needs (docs/presets.md): --slo"),
     ],
 )
 def test_a_wrong_option_is_named(

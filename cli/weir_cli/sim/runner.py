@@ -84,7 +84,8 @@ class PresetRunner:
         except ConfigError as error:
             raise CliError(
                 str(error),
-                remedy="presets with a static budget take --step-budget-ms",
+                remedy="give what the preset needs (docs/presets.md): --slo, or, for a static "
+                "budget, --step-budget-ms",
                 status=ExitStatus.USAGE,
             ) from error
         return fleet.results()
