@@ -140,10 +140,12 @@ def _same_speed(
 def _claim(trace: FidelityTrace, name: str, runs: list[Figures], live: Live) -> Claim:
     """The deviation of the simulations' mean from the live runs', in percent of that.
 
-    ``low`` and ``high`` are those of single simulations; the sign is in ``what``.
+    ``low`` and ``high`` are those of single simulations, negative on the other side of the live
+    figure than the mean; the mean's own sign is in ``what``.
     """
     real = mean_figures(live.figures)
     offs = [run.off(name, real) for run in runs]
+    side = -1 if mean(offs) < 0 else 1
     short, words = NAMES[name]
     target = TARGETS.get(name) if trace != FITTED else None
     simulated_mean = _shown(name, getattr(mean_figures(runs), name))
@@ -153,8 +155,8 @@ def _claim(trace: FidelityTrace, name: str, runs: list[Figures], live: Live) -> 
         + (" (ms)" if _in_ms(name) else ""),
         unit="%",
         value=round(abs(mean(offs)), 2),
-        low=round(min(map(abs, offs)), 2),
-        high=round(max(map(abs, offs)), 2),
+        low=round(min(side * off for off in offs), 2),
+        high=round(max(side * off for off in offs), 2),
         target=None if target is None else f"<= {target:g}",
     )
 

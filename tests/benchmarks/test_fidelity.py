@@ -11,7 +11,7 @@ import pytest
 from benchmarks.colocation.bench import AgentZygote
 from benchmarks.colocation.setup import TRACE
 from benchmarks.fidelity import replay
-from benchmarks.fidelity.__main__ import Live, fitted_profile, judge
+from benchmarks.fidelity.__main__ import Live, _claim, fitted_profile, judge
 from benchmarks.fidelity.live import Lab
 from benchmarks.fidelity.replay import Figures, of_live, simulated
 from benchmarks.fidelity.traces import TRACES, FidelityTrace, offline_specs, online_specs
@@ -168,6 +168,23 @@ def test_repeats_are_judged_by_their_mean_and_say_how_far_apart_they_are(
     assert claims["fidelity/short/repeats/tpot"].value == pytest.approx(20)
     assert claims["fidelity/short/repeats/tpot"].met is None
     assert claims["fidelity/short/repeats/throughput"].value == 0
+
+
+def test_the_spread_of_simulations_has_their_mean_in_it(lab: Lab) -> None:
+    """Some are above the live figure and some below: the mean may be nearer than each of them."""
+    found = Figures(
+        tokens_s=100.0,
+        offline_tokens_s=1.0,
+        steps_s=1.0,
+        ttft_s=1.0,
+        tpot_s=1.0,
+        ttft_p99_s=1.0,
+        tbt_p99_s=1.0,
+    )
+    _write_run(lab, SHORT, 1, found)
+    runs = [replace(found, tokens_s=tokens_s) for tokens_s in (96.0, 97.0, 104.0)]
+    claim = _claim(SHORT, "tokens_s", runs, Live.read(lab, SHORT, 1))
+    assert (claim.value, claim.low, claim.high) == (1.0, -4.0, 4.0)
 
 
 def test_a_profile_is_made_of_all_runs_of_the_fitted_trace(lab: Lab) -> None:
