@@ -172,6 +172,21 @@ def test_a_step_between_no_prefill_and_the_smallest_measured_one() -> None:
     assert none < few <= some * 1.01
 
 
+@pytest.mark.parametrize("name", [n for n in PROFILES if "opt-13b" not in n])
+@pytest.mark.parametrize("history", [64, 1000, 4000])
+def test_few_new_tokens_cost_no_more_than_many(name: str, history: int) -> None:
+    """A30's 32 tokens were measured without history only: that says nothing of what it costs."""
+
+    def prefill_s(tokens: int) -> float:
+        step = load_profile(name).timing.step(
+            batch_of([Part(tokens=tokens, computed_tokens=history)])
+        )
+        return step.prefill_s
+
+    for fewer, more in pairwise((8, 32, 48, 64, 128, 512)):
+        assert prefill_s(fewer) <= 1.05 * prefill_s(more)
+
+
 def test_slower_memory_stretches_what_memory_bounds_only() -> None:
     big, small = "a100-80gb-llama-3.1-8b", "a100-40gb-llama-3.1-8b"
     prefill = Part(tokens=2048, computed_tokens=0)

@@ -165,8 +165,14 @@ class PrefillTable:
         return low + (high - low) * (new_tokens - chunks[i]) / (chunks[i + 1] - chunks[i])
 
     def _row(self, i: int, computed_tokens: float) -> float:
-        """A row, past its end by the pairs of tokens: its last times are the most exact ones."""
+        """A row, past its end by the pairs of tokens: its last times are the most exact ones.
+
+        The smallest one, whose time is a launch's, grows with the history as the next row does
+        where it was measured without any.
+        """
         histories, us, chunk = self._histories[i], self._rows[i], self._chunks[i]
+        if i == 0 and len(histories) == 1 and len(self._rows) > 1:
+            return us[0] * self._row(i + 1, computed_tokens) / self._rows[i + 1][0]
         if computed_tokens < histories[-1]:
             return line(histories, us, computed_tokens)
         pairs = (computed_tokens + chunk / 2) / (histories[-1] + chunk / 2)
