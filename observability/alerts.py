@@ -10,6 +10,9 @@ import yaml
 OBJECTIVE = 0.99
 """Share of time in which a service keeps each latency objective; the rest is its error budget."""
 RUNBOOKS = "docs/runbooks.md"
+ENGINE_DOWN = "WeirEngineDown"
+CONTROL_PLANE_GONE = "WeirControlPlaneGone"
+WITHOUT_LEADER = "WeirOperatorWithoutLeader"
 HEADER = "# Generated from observability/ by `make docs`; changes here are overwritten.\n"
 
 
@@ -55,9 +58,16 @@ def _burn(factor: float, *windows: str) -> str:
     )
 
 
-def _gone(metric: str) -> str:
-    """Nobody says this any more, though somebody did within the last day."""
-    return f"count(max_over_time({metric}[1d])) unless count({metric})"
+def _told(name: str, matchers: str = "") -> str:
+    """That the alert fired within the last day: what is out of sight for longer is not over."""
+    found = f'alertname="{name}",alertstate="firing"'
+    return f"max_over_time(ALERTS{{{','.join(filter(None, (found, matchers)))}}}[1d])"
+
+
+def _gone(metric: str, name: str) -> str:
+    """Nobody says this any more, though somebody did within a day before the alert ``name``."""
+    seen = f"count(max_over_time({metric}[1d]))"
+    return f"({seen} or max({_told(name)})) unless count({metric})"
 
 
 def engine_down(services: str = "") -> str:
@@ -70,7 +80,8 @@ def engine_down(services: str = "") -> str:
     return (
         f"{agents} (weir_engine_up{{{services}}}) == 0\n"
         f"or {agents} (up{{{services}}}) == 0\n"
-        f"and {agents} (max_over_time(weir_engine_up{{{services}}}[1d])) == 1"
+        f"and ({agents} (max_over_time(weir_engine_up{{{services}}}[1d])) == 1\n"
+        f"or {agents} ({_told(ENGINE_DOWN, services)}) == 1)"
     )
 
 
@@ -143,7 +154,7 @@ ALERTS = (
         "priority, or add replicas.",
     ),
     Alert(
-        name="WeirEngineDown",
+        name=ENGINE_DOWN,
         expr=engine_down(),
         hold="5m",
         severity="critical",
@@ -151,8 +162,8 @@ ALERTS = (
         description="It is restarted with a growing pause; the agent's log has the reason.",
     ),
     Alert(
-        name="WeirControlPlaneGone",
-        expr=_gone("weir_controlplane_requests_in_flight"),
+        name=CONTROL_PLANE_GONE,
+        expr=_gone("weir_controlplane_requests_in_flight", CONTROL_PLANE_GONE),
         hold="2m",
         severity="critical",
         summary="No replica of the control plane answers",
@@ -160,9 +171,10 @@ ALERTS = (
         "Online requests are answered as before.",
     ),
     Alert(
-        name="WeirOperatorWithoutLeader",
+        name=WITHOUT_LEADER,
         # Replicas that are all gone say nothing.
-        expr=f"max(weir_operator_leader) == 0\nor ({_gone('weir_operator_leader')})",
+        expr="max(weir_operator_leader) == 0\n"
+        f"or ({_gone('weir_operator_leader', WITHOUT_LEADER)})",
         hold="2m",
         severity="warning",
         summary="No replica of the operator leads",

@@ -197,6 +197,31 @@ def test_an_engine_is_missed_while_it_starts_again_and_nobody_else_is(tmp_path: 
     assert not firing_at({**LOADS, **FOREIGN}, "WeirEngineDown", "20m", tmp_path)
 
 
+# Two days without a word: once 3,000 minutes have passed, the last good sample is older than a day.
+LONG_GONE: Mapping[str, Mapping[str, str]] = {
+    "WeirEngineDown": {f"weir_engine_up{{{POD}}}": "1x5 0 stale", f"up{{{POD}}}": "1x6 0x3000"},
+    "WeirControlPlaneGone": of_pods("weir_controlplane_requests_in_flight", a="0x10 stale"),
+    "WeirOperatorWithoutLeader": of_pods("weir_operator_leader", a="1x5 stale"),
+}
+BACK: Mapping[str, Mapping[str, str]] = {
+    "WeirEngineDown": {
+        f"weir_engine_up{{{POD}}}": "1x5 _x2900 1x100",
+        f"up{{{POD}}}": "1x6 0x2899 1x100",
+    },
+    "WeirControlPlaneGone": of_pods(
+        "weir_controlplane_requests_in_flight", a="0x10 stale _x2890 0x100"
+    ),
+    "WeirOperatorWithoutLeader": of_pods("weir_operator_leader", a="1x5 stale _x2900 1x100"),
+}
+
+
+@pytest.mark.parametrize("name", LONG_GONE)
+def test_what_is_gone_for_days_is_told_until_it_is_back(name: str, tmp_path: Path) -> None:
+    assert firing_at(LONG_GONE[name], name, "47h", tmp_path)
+    assert firing_at(BACK[name], name, "47h", tmp_path)
+    assert not firing_at(BACK[name], name, "49h", tmp_path)
+
+
 def test_the_fleet_shows_how_many_engines_are_down(tmp_path: Path) -> None:
     (panel,) = (panel for panel in BOARD.panels if panel.title == "Engines down")
     expr = panel.queries[0].expr.replace("$service", ".*")
