@@ -109,11 +109,12 @@ def _configured(
             reason=Reasons.NAME_TAKEN,
             message=f"{kind} {name} belongs to somebody else: delete or rename it",
         )
-    wanted = {_place(child) for child in desired}
+    wishes = {_place(child): child for child in desired}
+    # Whatever else of the spec has changed since: the same wish is refused still.
     refused = [
         f"{kind} {name}: {refusal.message}"
         for (kind, name), refusal in sorted(observed.refusals.items(), key=lambda item: item[0])
-        if (kind, name) in wanted and refusal.generation == context.generation
+        if refusal.wish is not None and refusal.wish == wishes.get((kind, name))
     ]
     if refused:
         return Finding(reason=Reasons.CHILD_REFUSED, message="; ".join(refused))

@@ -38,14 +38,14 @@ class OperatorDefaults:
 class Refusal:
     """An answer that something asked for cannot be.
 
-    ``generation`` is the planned object's at the time of asking, ``status_code`` the HTTP status,
-    ``code`` the answer's own code; ``message`` names the field and the remedy.
+    ``status_code`` is the HTTP status, ``code`` the answer's own code; ``message`` names the field
+    and the remedy. ``wish``: the child as it was asked for; None of what is no child.
     """
 
-    generation: int
     status_code: int
     code: str
     message: str
+    wish: Manifest | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from weir_operator.planning.kinds import BATCH_JOB
 from weir_operator.planning.observed import Refusal
 from weir_operator.planning.types import Manifest, ObjectKey, Plan, PutBatchJob
 from weir_operator.reconcile.gate import StatusGate
-from weir_operator.reconcile.observe import child_place, generation_of
+from weir_operator.reconcile.observe import child_place
 from weir_operator.reconcile.requests import Requests
 from weir_operator.workqueue import RetryError
 
@@ -79,25 +79,26 @@ class Executor:
         if plan.finalizer is True and not await self._writer.set_finalizer(owner, wanted=True):
             return  # it is gone: its own event follows
         if await self._apply_children(key, owner, plan, times):
-            times.within(0.0)  # our own writes enqueue nothing: look at their result
+            times.within(0.0)
+            return  # the next plan knows it: this one's status would say otherwise
         for ref in plan.removals:
             await self._writer.remove(ref)
-        if plan.finalizer is True and await self._submit(key, owner, plan, times):
+        if plan.finalizer is True and await self._submit(key, plan, times):
             return  # its answer is in the next plan: one status tells of both
         await self._write_status(owner, plan, times)
         for request in plan.requests:
-            times.within(await self._requests.ask(key, owner, request))
+            times.within(await self._requests.ask(key, request))
         if plan.finalizer is False:
             await self._writer.set_finalizer(owner, wanted=False)
 
-    async def _submit(self, key: ObjectKey, owner: Manifest, plan: Plan, times: _Times) -> bool:
+    async def _submit(self, key: ObjectKey, plan: Plan, times: _Times) -> bool:
         """Asks for a batch before anything is said of it; whether the control plane has it now.
 
         Once a BatchJob: the finalizer is set then, and the next plan finds what was heard.
         """
         submissions = [item for item in plan.requests if isinstance(item, PutBatchJob)]
         for request in submissions:
-            times.within(await self._requests.ask(key, owner, request))
+            times.within(await self._requests.ask(key, request))
         return any(self._reports.job(request.uid) is not None for request in submissions)
 
     async def _release(self, owner: Manifest) -> None:
@@ -109,7 +110,9 @@ class Executor:
     async def _apply_children(
         self, key: ObjectKey, owner: Manifest, plan: Plan, times: _Times
     ) -> bool:
-        """Applies every child; whether there is news of any. One refused child stops no other.
+        """Applies every child; whether one is refused since now, or is so no longer.
+
+        One refused child stops no other.
 
         Raises:
             ClusterError: a failure that may pass; the queue repeats it.
@@ -123,16 +126,17 @@ class Executor:
                 times.within(held_s)
                 continue
             try:
-                news |= await self._writer.apply_child(owner, child)
+                if await self._writer.apply_child(owner, child):
+                    times.within(0.0)  # our own writes enqueue nothing: look at their result
                 news |= self._reports.accept(place)
             except ClusterError as error:
                 if not _says_no(error):
                     raise
                 refusal = Refusal(
-                    generation=generation_of(owner),
                     status_code=error.status or HTTP_CONFLICT,
                     code=error.reason or "Refused",
                     message=str(error),
+                    wish=child,
                 )
                 news |= self._reports.refuse(place, refusal, wish=wish)
                 times.within(ASK_AGAIN_S)

@@ -32,11 +32,6 @@ def job_place(uid: str) -> tuple[str, ...]:
     return ("job", uid)
 
 
-def generation_of(owner: Manifest) -> int:
-    """The generation of an object; 0 before the API server has given it one."""
-    return int(owner["metadata"].get("generation") or 0)
-
-
 @dataclass(frozen=True, kw_only=True)
 class ObserverTerms:
     """Settings that planning reads."""

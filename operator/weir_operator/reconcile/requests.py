@@ -21,13 +21,12 @@ from weir_operator.planning.types import (
     CancelBatch,
     ControlPlaneRequest,
     ForgetBatch,
-    Manifest,
     ObjectKey,
     PutBatchJob,
     RegisterPods,
     ReleaseService,
 )
-from weir_operator.reconcile.observe import child_place, generation_of, job_place
+from weir_operator.reconcile.observe import child_place, job_place
 
 log = structlog.get_logger(__name__)
 
@@ -60,9 +59,7 @@ class Requests:
         self._on_reached = on_reached
         self._sent: dict[str, PutBatchJob] = {}
 
-    async def ask(
-        self, key: ObjectKey, owner: Manifest, request: ControlPlaneRequest
-    ) -> float | None:
+    async def ask(self, key: ObjectKey, request: ControlPlaneRequest) -> float | None:
         """Asks, unless the same was refused lately; after how many seconds at most to look again.
 
         None: the answer asks for no look.
@@ -80,12 +77,7 @@ class Requests:
             log.info("control_plane.refused", code=error.code, reason=str(error))
             if error.unreachable:
                 return LATER_S
-            refusal = Refusal(
-                generation=generation_of(owner),
-                status_code=error.status or 0,
-                code=error.code,
-                message=str(error),
-            )
+            refusal = Refusal(status_code=error.status or 0, code=error.code, message=str(error))
             return 0.0 if self._reports.refuse(place, refusal, wish=wish) else ASK_AGAIN_S
         self._on_reached(answered=True)
         return 0.0 if self._reports.accept(place) else None

@@ -277,9 +277,7 @@ def test_an_ended_job_is_deleted_after_its_time_to_live() -> None:
 
 def test_a_final_refusal_fails_the_job_and_others_are_asked_again() -> None:
     def refused(status_code: int, code: str) -> ObservedBatchJob:
-        refusal = Refusal(
-            generation=1, status_code=status_code, code=code, message="output.uri: no"
-        )
+        refusal = Refusal(status_code=status_code, code=code, message="output.uri: no")
         return observe_job(refusal=refusal)
 
     final = plan_batchjob(refused(400, "invalid_value"))

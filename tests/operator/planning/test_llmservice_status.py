@@ -132,17 +132,32 @@ def test_a_deployment_that_has_not_seen_its_change_is_rolling_out() -> None:
 
 
 def test_a_refused_child_is_said_and_stays_asked_for() -> None:
+    observed = observe_service()
+    (wish,) = (c for c in plan_llmservice(observed).children if c["kind"] == "Deployment")
     refusal = Refusal(
-        generation=3, status_code=422, code="Invalid", message="spec.template.spec: bad field"
+        status_code=422, code="Invalid", message="spec.template.spec: bad field", wish=wish
     )
-    observed = observe_service(refusals={("Deployment", "chat"): refusal})
+    observed = replace(observed, refusals={("Deployment", "chat"): refusal})
     plan = plan_llmservice(observed)
     assert condition(plan.status, "Configured") == ("False", "ChildRefused")
     assert message(plan.status, "Ready") == "Deployment chat: spec.template.spec: bad field"
     assert "Deployment" in {child["kind"] for child in plan.children}
-    of_before = replace(refusal, generation=2)
-    plan = plan_llmservice(replace(observed, refusals={("Deployment", "chat"): of_before}))
+    corrected = llmservice(podTemplate={"spec": {"nodeSelector": {"gpu": "h100"}}})
+    plan = plan_llmservice(replace(observed, service=corrected))
     assert condition(plan.status, "Configured")[0] == "True"
+
+
+def test_a_child_that_is_still_refused_is_said_whatever_else_changed() -> None:
+    observed = observe_service()
+    (wish,) = (c for c in plan_llmservice(observed).children if c["kind"] == "NetworkPolicy")
+    refusal = Refusal(status_code=422, code="Invalid", message="no CIDR", wish=wish)
+    scaled = llmservice(replicas=3)
+    scaled["metadata"]["generation"] += 1
+    plan = plan_llmservice(
+        replace(observed, service=scaled, refusals={("NetworkPolicy", "chat"): refusal})
+    )
+    assert condition(plan.status, "Configured") == ("False", "ChildRefused")
+    assert condition(plan.status, "Ready") == ("False", "NotConfigured")
 
 
 def test_a_name_that_is_taken_is_left_alone() -> None:
@@ -161,7 +176,7 @@ def test_keda_that_is_not_installed_is_said() -> None:
     assert condition(plan.status, "Configured") == ("False", "KindMissing")
     assert "KEDA" in message(plan.status, "Configured")
     # What was refused of a child that is not asked for any more is not said.
-    gone = Refusal(generation=3, status_code=404, code="NotFound", message="no such kind")
+    gone = Refusal(status_code=404, code="NotFound", message="no such kind", wish={"kind": "x"})
     refusals = {("ScaledObject", "chat"): gone}
     observed = observe_service(service, optional_kinds=frozenset(), refusals=refusals)
     assert condition(plan_llmservice(observed).status, "Configured") == ("False", "KindMissing")
@@ -322,7 +337,7 @@ def test_the_loss_of_the_control_plane_leaves_the_service_ready() -> None:
 
 
 def test_a_refused_registration_is_said() -> None:
-    refusal = Refusal(generation=3, status_code=403, code="forbidden", message="not the operator")
+    refusal = Refusal(status_code=403, code="forbidden", message="not the operator")
     plan = plan_llmservice(observe_service(refusals={("RegisterPods", "chat"): refusal}))
     assert condition(plan.status, "Registered") == ("False", "RegistrationRefused")
     assert message(plan.status, "Registered") == "not the operator"

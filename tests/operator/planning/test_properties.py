@@ -75,13 +75,11 @@ def services(draw: st.DrawFn) -> ObservedLLMService:
         offline_tokens_per_s=draw(st.floats(0, 1e6)),
     )
     reached = draw(st.booleans())
-    refusal = Refusal(generation=draw(st.integers(2, 3)), status_code=422, code="x", message="no")
     observed = observe_service(
         service,
         pods=pods,
         control_plane_reached=reached,
         report=known if reached and draw(st.booleans()) else None,
-        refusals=draw(st.sampled_from([{}, {("Deployment", "chat"): refusal}])),
         optional_kinds=draw(st.sampled_from([OPTIONAL, frozenset()])),
     )
     if draw(st.booleans()) and spec["engine"]["backend"] != "tpu":
@@ -89,6 +87,10 @@ def services(draw: st.DrawFn) -> ObservedLLMService:
         status = deployment_status(draw(st.integers(0, 3)))
         made = with_deployment(replace(observed, service=plain), status)
         observed = replace(observed, children=made.children)
+    if draw(st.booleans()):
+        wishes = {child["kind"]: child for child in plan_llmservice(observed).children}
+        refusal = Refusal(status_code=422, code="x", message="no", wish=wishes.get("Deployment"))
+        observed = replace(observed, refusals={("Deployment", "chat"): refusal})
     return observed
 
 
@@ -119,7 +121,7 @@ def jobs(draw: st.DrawFn) -> ObservedBatchJob:
             predicted_miss=draw(st.booleans()),
         )
     codes = draw(st.sampled_from([None, 400, 403, 429]))
-    refusal = codes and Refusal(generation=1, status_code=codes, code="x", message="no")
+    refusal = codes and Refusal(status_code=codes, code="x", message="no")
     return observe_job(
         job,
         service=draw(st.sampled_from([None, llmservice()])),

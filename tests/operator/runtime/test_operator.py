@@ -244,6 +244,37 @@ def test_a_pause_leaves_children_alone_and_a_refusal_is_said(
     assert found["spec"]["ports"][0]["port"] == 5432
 
 
+def test_what_is_refused_is_said_from_the_first_and_until_it_is_corrected(
+    operator: OperatorProcess, kubectl: Kubectl
+) -> None:
+    """Also when the spec changes elsewhere: nobody may take his policy for one that is there."""
+    said: set[tuple[int, str]] = set()
+
+    def allowing(cidr: str) -> dict[str, Any]:
+        return llmservice(networkPolicy={"allowFrom": [{"ipBlock": {"cidr": cidr}}]})
+
+    kubectl.apply(allowing("the office"))
+
+    def generations() -> set[int]:
+        found = condition(kubectl, "llmservice", "chat", "Configured")
+        if found:
+            said.add((found["observedGeneration"], found["reason"]))
+        return {generation for generation, _ in said}
+
+    assert eventually(lambda: 1 in generations()), operator
+    kubectl.run("scale", "llmservice", "chat", "--replicas=3")
+    assert eventually(lambda: 2 in generations()), operator
+    time.sleep(1)
+    generations()
+    assert said == {(1, "ChildRefused"), (2, "ChildRefused")}
+    events = kubectl.list("events", "--field-selector=reason=ChildRefused")
+    assert len(events) == 1
+
+    kubectl.apply(allowing("10.0.0.0/8"))
+    assert eventually(lambda: 3 in generations()), operator
+    assert (3, "Applied") in said
+
+
 def test_deleting_a_service_deletes_its_children(
     operator: OperatorProcess, kubectl: Kubectl
 ) -> None:

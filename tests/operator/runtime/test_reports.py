@@ -120,7 +120,7 @@ def test_a_renewed_policy_alone_is_no_news() -> None:
 
 def test_a_refused_wish_waits_and_another_one_does_not() -> None:
     held = Book()
-    refusal = Refusal(generation=1, status_code=403, code="namespace_not_bound", message="no")
+    refusal = Refusal(status_code=403, code="namespace_not_bound", message="no")
     place = ("job", "a", "PutBatchJob")
     assert held.book.refuse(place, refusal, wish="first")
     assert not held.book.refuse(place, refusal, wish="first")
@@ -136,7 +136,7 @@ def test_a_refused_wish_waits_and_another_one_does_not() -> None:
 
 def test_what_was_refused_to_an_object_that_is_gone_counts_for_no_namesake() -> None:
     held = Book()
-    refusal = Refusal(generation=1, status_code=422, code="x", message="no")
+    refusal = Refusal(status_code=422, code="x", message="no")
     for name in ("chat", "other"):
         held.book.refuse(("child", "LLMService", "team", name, "Service"), refusal, wish="w")
     held.book.forget_refusals(("child", "LLMService", "team", "chat"))
