@@ -14,6 +14,9 @@ pytestmark = pytest.mark.kubernetes
 
 METRIC = {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization"}}}
 METRIC["resource"]["target"]["averageUtilization"] = 80  # type: ignore[index]
+CLAIM = {
+    "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "200Gi"}}}
+}
 SPECS: list[dict[str, Any]] = [
     {},
     {
@@ -23,7 +26,13 @@ SPECS: list[dict[str, Any]] = [
         "autoscaling": {"type": "HPA", "maxReplicas": 4, "metrics": [METRIC]},
         "networkPolicy": {"allowFrom": [{"podSelector": {}}], "allowTo": [{"ports": []}]},
         "rollout": {"maxSurge": 0, "maxUnavailable": "50%"},
-        "podTemplate": {"spec": {"nodeSelector": {"gpu": "h100"}, "priorityClassName": ""}},
+        "podTemplate": {
+            "spec": {
+                "nodeSelector": {"gpu": "h100"},
+                "priorityClassName": "",
+                "volumes": [{"name": "data", "ephemeral": {"volumeClaimTemplate": CLAIM}}],
+            }
+        },
     },
 ]
 

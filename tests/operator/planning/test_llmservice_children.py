@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from tests.operator.planning.worlds import DEFAULTS, OPTIONAL, llmservice, observe_service
 from weir_agent.settings import AgentSettings
 from weir_operator.planning.kinds import CHILD_KINDS
@@ -219,6 +221,24 @@ def test_overrides_are_merged_last_by_their_keys() -> None:
     assert (env["HF_TOKEN"], env["HOME"], env["WEIR_PORT"]) == ("x", "/h", "8000")
     assert first["command"] == ["python3", "-m", "weir_cli", "serve", "agent"]
     assert second["name"] == "sidecar"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"ephemeral": {"volumeClaimTemplate": {"spec": {"accessModes": ["ReadWriteOnce"]}}}},
+        {"hostPath": {"path": "/mnt/nvme"}},
+        {"csi": {"driver": "local.csi.example.org"}},
+        {"nfs": {"server": "files", "path": "/"}},
+        {"image": {"reference": "example.org/cache"}},
+    ],
+    ids=lambda source: next(iter(source)),
+)
+def test_a_volume_of_any_kind_replaces_ours(source: dict[str, Any]) -> None:
+    """Of two kinds in one volume the API server takes neither, and no pod with them."""
+    overrides = {"spec": {"volumes": [{"name": "data", **source}]}}
+    volumes = pod(llmservice(podTemplate=overrides))["spec"]["volumes"]
+    assert [item for item in volumes if item["name"] == "data"] == [{"name": "data", **source}]
 
 
 def test_a_probe_of_another_kind_replaces_ours() -> None:

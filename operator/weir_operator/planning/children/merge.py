@@ -22,10 +22,19 @@ MERGE_KEYS = {
 }
 """Lists whose items are known by a key; every other list is replaced as a whole."""
 
+VOLUME_SOURCES = frozenset({
+    "awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "configMap", "csi",
+    "downwardAPI", "emptyDir", "ephemeral", "fc", "flexVolume", "flocker", "gcePersistentDisk",
+    "gitRepo", "glusterfs", "hostPath", "image", "iscsi", "nfs", "persistentVolumeClaim",
+    "photonPersistentDisk", "portworxVolume", "projected", "quobyte", "rbd", "scaleIO", "secret",
+    "storageos", "vsphereVolume",
+})  # fmt: skip
+"""What a pod's volume may be (the fields of core/v1's VolumeSource)."""
+
 ONE_OF = (
     frozenset({"value", "valueFrom"}),
     frozenset({"httpGet", "exec", "tcpSocket", "grpc", "sleep"}),
-    frozenset({"emptyDir", "persistentVolumeClaim", "projected", "configMap", "secret"}),
+    VOLUME_SOURCES,
 )
 """Fields of which an object has one: given another, ours goes."""
 
