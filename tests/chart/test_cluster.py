@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from kubernetes.aio.client import CustomObjectsApi
 
 from e2e.cluster.api_server import ApiServer
 from e2e.cluster.kubectl import Kubectl
@@ -293,3 +294,34 @@ def test_the_uninstall_hook_stops_the_operator_and_leaves_no_finalizer_of_ours(
     kubectl.run("patch", "batchjob", "night", "--type=merge", "--patch", patch)
     kubectl.run("delete", "deployment", "weir-operator")
     run_crds(*words, kubeconfig=kubeconfig)  # an operator that is gone is stopped
+
+
+def test_the_uninstall_hook_bears_a_batch_job_that_somebody_changes_meanwhile(
+    rendered: Mapping[str, list[Manifest]],
+    api_server: ApiServer,
+    kubectl: Kubectl,
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It reads it again, with the rights that it has."""
+    kubeconfig = hook_account(rendered["default"], "weir-uninstall", namespace, api_server)
+    job = {
+        "apiVersion": "weir.dev/v1alpha1",
+        "kind": "BatchJob",
+        "metadata": {"name": "night", "finalizers": [FINALIZER]},
+        "spec": {"serviceRef": {"name": "llama"}, "input": {"inline": "{}"}},
+    }
+    kubectl.apply(job)
+    listed = CustomObjectsApi.list_cluster_custom_object
+
+    async def changed_since(api: CustomObjectsApi, *given: Any, **options: Any) -> Any:  # noqa: ANN401
+        found = await listed(api, *given, **options)
+        kubectl.run("label", "batchjob", "night", "team=search", "--overwrite")
+        return found
+
+    monkeypatch.setattr(CustomObjectsApi, "list_cluster_custom_object", changed_since)
+    words = ("release", "--namespace", namespace, "--deployment", "weir-operator")
+    run_crds(*words, kubeconfig=kubeconfig)
+    found = kubectl.get("batchjob", "night")
+    assert found is not None
+    assert "finalizers" not in found["metadata"]
