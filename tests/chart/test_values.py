@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.chart.chart import CHART, ROOT, Helm, HelmError, Manifest, named
+from tests.chart.chart import CHART, KUBERNETES, ROOT, Helm, HelmError, Manifest, named
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 
@@ -70,6 +70,37 @@ def test_a_wrong_value_is_refused_by_name(helm: Helm, name: str) -> None:
     with pytest.raises(HelmError) as refused:
         helm.render(values)
     assert said in str(refused.value)
+
+
+def texts(value: object) -> Iterator[tuple[str, object]]:
+    """Every name, namespace, label and annotation in a manifest."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key in {"name", "namespace"}:
+                yield key, inner
+            elif key in {"labels", "matchLabels", "annotations"}:
+                yield from inner.items()
+            else:
+                yield from texts(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from texts(inner)
+
+
+def test_a_release_and_its_namespace_may_be_numbers(helm: Helm) -> None:
+    """As those of previews are, by a pull request or a commit: YAML reads 12e3 as one too."""
+    place = ("--namespace", "1234", "--set", "fullnameOverride=weir")
+    for name in ("2026", "12e3"):
+        text = helm.run("template", name, CHART, *place, "--kube-version", KUBERNETES)
+        found = [pair for item in yaml.safe_load_all(text) for pair in texts(item)]
+        assert [pair for pair in found if not isinstance(pair[1], str)] == []
+        assert {("namespace", "1234"), ("app.kubernetes.io/instance", name)} <= set(found)
+
+
+@pytest.mark.parametrize("name", ["2026", "weir.prod"])
+def test_a_release_that_no_service_can_be_named_after_is_refused(helm: Helm, name: str) -> None:
+    with pytest.raises(HelmError, match="set fullnameOverride"):
+        helm.run("template", name, CHART, "--kube-version", KUBERNETES)
 
 
 def test_the_chart_passes_helm_lint(helm: Helm) -> None:

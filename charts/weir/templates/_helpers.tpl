@@ -2,8 +2,17 @@
 {{ default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" }}
 {{- end }}
 
-{{/* Room is left for suffixes: an object's name has at most 63 characters. */}}
+{{/* The first part of the names of objects. A Service's starts with a letter and has no dots. */}}
 {{- define "weir.fullname" -}}
+{{- $name := include "weir.longName" . -}}
+{{- if not (regexMatch "^[a-z][-a-z0-9]*$" $name) -}}
+{{- fail (printf "%s: names of objects must start with a letter and hold only letters, digits and '-': set fullnameOverride" $name) -}}
+{{- end -}}
+{{ $name }}
+{{- end }}
+
+{{/* Room is left for suffixes: an object's name has at most 63 characters. */}}
+{{- define "weir.longName" -}}
 {{- if .Values.fullnameOverride -}}
 {{ .Values.fullnameOverride | trunc 40 | trimSuffix "-" }}
 {{- else -}}
@@ -16,10 +25,10 @@
 {{- end -}}
 {{- end }}
 
-{{/* What selects the pods of a component; call with (dict "root" $ "component" NAME). */}}
+{{/* What selects the pods of a component; call with (dict "root" $ "component" NAME). A release may be a number. */}}
 {{- define "weir.selector" -}}
 app.kubernetes.io/name: weir
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
