@@ -6,6 +6,7 @@ None always means the default that the description gives.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from pathlib import Path
@@ -104,7 +105,7 @@ class OperatorSettings(BaseSettings):
     audience: str = Field(
         default="weir", min_length=1, description="Audience of the tokens that pods get."
     )
-    pod_monitor_labels: dict[LabelName, LabelValue] = Field(
+    pod_monitor_labels: Annotated[dict[LabelName, LabelValue], NoDecode] = Field(
         default_factory=dict,
         description="Labels of the PodMonitors of services, by which Prometheus selects them, as "
         'JSON: {"release": "prometheus"}.',
@@ -203,6 +204,18 @@ class OperatorSettings(BaseSettings):
         if isinstance(value, str):
             return tuple(sorted({part.strip() for part in value.split(",") if part.strip()}))
         return value
+
+    @field_validator("pod_monitor_labels", mode="before")
+    @classmethod
+    def _decode(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value or "{}")
+        except ValueError as error:
+            raise ValueError(
+                f'must be JSON, such as {{"release": "prometheus"}}: {error}'
+            ) from None
 
     @model_validator(mode="after")
     def _one_writer(self) -> Self:

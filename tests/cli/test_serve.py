@@ -14,6 +14,8 @@ from weir_cli.main import main
 from weir_controlplane.settings import Settings
 from weir_operator.settings import OperatorSettings
 
+LABELS = "WEIR_OPERATOR_POD_MONITOR_LABELS"
+
 
 @pytest.mark.parametrize(
     ("component", "variable", "value", "said"),
@@ -29,6 +31,8 @@ from weir_operator.settings import OperatorSettings
         ("agent", "WEIR_CONTROL_PLANE_URL", "http://", "WEIR_CONTROL_PLANE_URL: must be an http"),
         ("agent", "WEIR_SLO", '[{"metric": "tbt"}]', "WEIR_SLO: 0.statistic: Field required"),
         ("operator", "WEIR_OPERATOR_PORT", "no", "WEIR_OPERATOR_PORT: Input should be a valid int"),
+        ("operator", LABELS, "{release: prometheus}", f"{LABELS}: must be JSON"),
+        ("operator", LABELS, '["release"]', f"{LABELS}: Input should be a valid dictionary"),
     ],
 )
 def test_a_wrong_setting_is_named(
