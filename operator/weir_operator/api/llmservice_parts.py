@@ -15,6 +15,9 @@ from weir_operator.api.base import (
     with_rules,
 )
 
+IDLE = "Without effect in this release."
+"""Said of the fields that no setting of the agent or the control plane takes for one service."""
+
 OWN_ENGINE_ARGS = {
     "model": "model.uri",
     "served-model-name": "model.servedName",
@@ -222,7 +225,7 @@ class Forecast(ApiModel):
     window: str = Field(
         default="1h",
         max_length=8,
-        description="The past that is looked at, such as 30m, 1h or 24h.",
+        description=f"The past that is looked at, such as 30m, 1h or 24h. {IDLE}",
         json_schema_extra=with_rules(
             rule(
                 "self.matches('^[1-9][0-9]{0,4}[smh]$') && duration(self) >= duration('1m') && "
@@ -235,11 +238,11 @@ class Forecast(ApiModel):
         default=2.0,
         ge=0,
         le=10,
-        description="Standard deviations above the mean demand that are kept free for it.",
+        description=f"Standard deviations above the mean demand that are kept free for it. {IDLE}",
     )
     method: Literal["auto", "mean_sigma", "quantile", "seasonal"] = Field(
         default="auto",
-        description="auto: whichever of the others forecast this pod best of late.",
+        description=f"auto: whichever of the others forecast this pod best of late. {IDLE}",
     )
 
 
@@ -256,26 +259,28 @@ class Colocation(ApiModel):
         default=None,
         description="The order of batch lines in the engine. prefix: lines with a common beginning "
         "together. fcfs: first come, first served. deadline: the earliest first. Default: the "
-        "preset's.",
+        f"preset's. {IDLE}",
     )
     utility_ratio: float | None = Field(
         default=None,
         ge=0,
         le=1,
         description="The share of picks that go by prefix sharing rather than by age: 1 is all "
-        "for throughput, 0 all for fairness. Default: the preset's.",
+        f"for throughput, 0 all for fairness. Default: the preset's. {IDLE}",
     )
     max_offline_kv_fraction: float | None = Field(
         default=None,
         ge=0,
         le=1,
         description="Largest share of a replica's KV blocks for batch work. Default: the control "
-        "plane's.",
+        f"plane's. {IDLE}",
     )
     forecast: Forecast = Field(
-        default_factory=Forecast, description="How the online KV demand of each pod is forecast."
+        default_factory=Forecast,
+        description=f"How the online KV demand of each pod is forecast. {IDLE}",
     )
     cpu_attention: bool = Field(
         default=False,
-        description="Whether attention of batch work may run on the CPU; backend torch only.",
+        description="Whether attention of batch work may run on the CPU; backend torch only. "
+        f"{IDLE}",
     )

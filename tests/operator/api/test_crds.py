@@ -12,6 +12,8 @@ import yaml
 
 from weir_operator.api.crd import DEFINITIONS, manifest
 from weir_operator.api.generate import rendered, stale
+from weir_operator.api.llmservice_parts import IDLE
+from weir_operator.planning.children.agent_settings import NOT_CARRIED
 
 CRDS = Path(__file__).resolve().parents[3] / "crds"
 KINDS = [definition.kind for definition in DEFINITIONS]
@@ -45,6 +47,15 @@ def test_a_changed_or_foreign_file_is_stale(tmp_path: Path) -> None:
     (tmp_path / name).write_text(rendered()[name] + "# by hand\n")
     (tmp_path / "other.yaml").write_text("kind: Other\n")
     assert stale(tmp_path) == ["other.yaml", name]
+
+
+def test_fields_without_effect_say_so_and_no_others() -> None:
+    """Where `kubectl explain` and docs/crds.md say what they are for."""
+    spec = schema_of("LLMService")["properties"]["spec"]
+    idle = {place[1:] for place, item in walk(spec) if IDLE in item.get("description", "")}
+    assert {place for place in idle if place.count(".") == 1} == set(NOT_CARRIED)
+    below = {place[1:] for place, _ in walk(spec) if place[1:].startswith(NOT_CARRIED)}
+    assert idle == below
 
 
 @pytest.mark.parametrize("kind", KINDS)
