@@ -142,6 +142,8 @@ def _default(info: FieldInfo) -> str:
         return "–"
     if isinstance(default, Enum):
         return f"`{default.value}`"
+    if isinstance(default, tuple):  # as the variable carries it
+        return f"`{','.join(map(str, default))}`"
     return f"`{default}`"
 
 

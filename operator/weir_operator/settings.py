@@ -30,6 +30,7 @@ NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 _WEB_ADDRESS = TypeAdapter(HttpUrl)
 _WORD = "[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
+Port = Annotated[int, Field(ge=1, le=65535)]
 LabelName = Annotated[str, Field(pattern=f"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?{_WORD}$")]
 LabelValue = Annotated[str, Field(pattern=f"^({_WORD})?$", max_length=63)]
 
@@ -79,6 +80,12 @@ class OperatorSettings(BaseSettings):
         default=None,
         description="Namespace of the control plane's pods, for network policies; default: the "
         "operator's own.",
+    )
+    dns_ports: Annotated[tuple[Port, ...], NoDecode] = Field(
+        default=(53,),
+        min_length=1,
+        description="Ports of the cluster's name resolution, separated by commas, which network "
+        "policies let the pods of services reach.",
     )
     control_plane_timeout_s: float = Field(
         default=5.0, gt=0, le=60, description="How long one call to the control plane may take."
@@ -205,6 +212,13 @@ class OperatorSettings(BaseSettings):
             return tuple(sorted({part.strip() for part in value.split(",") if part.strip()}))
         return value
 
+    @field_validator("dns_ports", mode="before")
+    @classmethod
+    def _split_ports(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
+
     @field_validator("pod_monitor_labels", mode="before")
     @classmethod
     def _decode(cls, value: object) -> object:
@@ -257,4 +271,5 @@ class OperatorSettings(BaseSettings):
             image_pull_policy=self.image_pull_policy,
             audience=self.audience,
             pod_monitor_labels=self.pod_monitor_labels,
+            dns_ports=self.dns_ports,
         )

@@ -12,6 +12,7 @@ from tests.chart.chart import EXTERNAL, Helm, Manifest, named, of_kind
 from tests.operator.planning.worlds import DEFAULTS, llmservice, observe_service
 from tests.support.network_policy import End, Outside, Pod, allows
 from weir_operator.planning.llmservice import plan_llmservice
+from weir_operator.settings import OperatorSettings
 
 SYSTEM = "weir-system"
 SHOP = "team"
@@ -23,11 +24,24 @@ DNS = Pod(namespace="kube-system", labels={"k8s-app": "kube-dns"})
 PROMETHEUS = Pod(namespace="monitoring", labels={"app.kubernetes.io/name": "prometheus"})
 
 
+def told_by_chart(manifests: Sequence[Manifest]) -> dict[str, Any]:
+    """What the chart tells the operator of the cluster's network."""
+    operator = named(manifests, "Deployment", "weir-operator")
+    (container,) = operator["spec"]["template"]["spec"]["containers"]
+    told = {item["name"]: item.get("value") for item in container["env"]}
+    given = {
+        name: told[variable]
+        for name in ("control_plane_url", "dns_ports")
+        if (variable := f"WEIR_OPERATOR_{name.upper()}") in told
+    }
+    return {"dns_ports": OperatorSettings.model_validate(given).dns_ports}
+
+
 class Cluster:
     """A release and one LLMService: the ends by name, and all policies."""
 
     def __init__(self, manifests: Sequence[Manifest], **spec: Any) -> None:  # noqa: ANN401 - a spec
-        told = replace(DEFAULTS, control_plane_namespace=SYSTEM)
+        told = replace(DEFAULTS, control_plane_namespace=SYSTEM, **told_by_chart(manifests))
         plan = plan_llmservice(observe_service(llmservice(**spec), defaults=told))
         children: list[Manifest] = [dict(child) for child in plan.children]
         self.policies = of_kind(manifests, "NetworkPolicy") + of_kind(children, "NetworkPolicy")
@@ -119,6 +133,18 @@ def test_a_service_that_downloads_nothing_reaches_only_the_control_plane(
     cluster = Cluster(rendered["default"], model={"uri": "pvc://weights/llama"})
     assert cluster.wrong({"agent": [("controlplane", 8080), ("DNS", 53)]}, allowed=True) == []
     assert cluster.wrong({"agent": [("internet", 443), ("API server", 443)]}, allowed=False) == []
+
+
+def test_name_resolution_on_another_port_is_reached_by_all_who_need_it(helm: Helm) -> None:
+    """As OpenShift has it: policies know the port of the pods behind the Service."""
+    cluster = Cluster(helm.render({"networkPolicy": {"dns": {"ports": [53, 5353]}}}))
+    asked = [("DNS", 53), ("DNS", 5353)]
+    assert (
+        cluster.wrong(dict.fromkeys(("agent", "operator", "controlplane"), asked), allowed=True)
+        == []
+    )
+    usual = Cluster(helm.render({}))
+    assert usual.wrong({"agent": [("DNS", 5353)]}, allowed=False) == []
 
 
 def test_clients_may_be_narrowed(helm: Helm) -> None:

@@ -15,7 +15,7 @@ class OperatorDefaults:
 
     ``control_plane_url`` is how pods reach the control plane; ``control_plane_namespace`` and
     ``control_plane_labels`` select its pods in network policies. By ``pod_monitor_labels``
-    Prometheus selects PodMonitors.
+    Prometheus selects PodMonitors. Pods reach name resolution on ``dns_ports``.
     """
 
     control_plane_url: str
@@ -32,6 +32,7 @@ class OperatorDefaults:
     image_pull_policy: str = "IfNotPresent"
     audience: str = "weir"
     pod_monitor_labels: Mapping[str, str] = field(default_factory=dict)
+    dns_ports: tuple[int, ...] = (53,)
 
 
 @dataclass(frozen=True, kw_only=True)

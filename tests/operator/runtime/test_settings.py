@@ -36,6 +36,8 @@ def test_they_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
         ({"workers": 0}, "workers"),
         ({"image_pull_policy": "Sometimes"}, "image_pull_policy"),
         ({"port": 70000}, "port"),
+        ({"dns_ports": "53,dns"}, "dns_ports"),
+        ({"dns_ports": ""}, "dns_ports"),
         ({"pod_monitor_labels": {"release": "two words"}}, "pod_monitor_labels"),
         ({"pod_monitor_labels": {"a/b/c": "x"}}, "pod_monitor_labels"),
     ],

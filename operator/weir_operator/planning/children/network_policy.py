@@ -8,7 +8,6 @@ from weir_operator.planning.context import ServiceContext
 from weir_operator.planning.kinds import NETWORK_POLICY
 from weir_operator.planning.types import Manifest
 
-DNS_PORT = 53
 HTTPS_PORT = 443
 
 
@@ -34,8 +33,9 @@ def _egress(context: ServiceContext) -> list[Any]:
     rules: list[Any] = [
         {
             "ports": [
-                {"port": DNS_PORT, "protocol": "UDP"},
-                {"port": DNS_PORT, "protocol": "TCP"},
+                {"port": port, "protocol": protocol}
+                for port in defaults.dns_ports
+                for protocol in ("UDP", "TCP")
             ]
         }
     ]
