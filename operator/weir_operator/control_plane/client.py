@@ -54,6 +54,12 @@ class ControlPlaneError(Exception):
         return self.status is None or self.status >= HTTP_SERVER_ERROR
 
     @property
+    def complaint(self) -> str | None:
+        """What it said in the place of an answer; None: it said nothing that can be told."""
+        said = not self.unreachable or self.code == UNREADABLE
+        return str(self) if said else None
+
+    @property
     def refused(self) -> bool:
         """Whether the same call will fail until someone changes something."""
         return not self.unreachable and self.status not in RETRY_STATUS

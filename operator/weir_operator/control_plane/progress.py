@@ -87,7 +87,7 @@ class Progress:
         try:
             jobs, services = await self._client.jobs(), await self._client.services()
         except ControlPlaneError as error:
-            self.note_reached(answered=False, reason=str(error))
+            self.note_reached(answered=False, reason=str(error), complaint=error.complaint)
             return
         jobs = [job for job in jobs if self._ours(job.namespace)]
         services = [service for service in services if self._ours(service.namespace)]
@@ -103,10 +103,12 @@ class Progress:
         except NotLeaderError:
             return
 
-    def note_reached(self, *, answered: bool, reason: str = "") -> None:
-        """Says it once when the control plane comes or goes."""
+    def note_reached(
+        self, *, answered: bool, reason: str = "", complaint: str | None = None
+    ) -> None:
+        """Says it once when the control plane comes or goes, or gives another reason."""
         self._metrics.control_plane_up.set(float(answered))
-        if self._reports.reach(answered=answered):
+        if self._reports.reach(answered=answered, complaint=complaint):
             if answered:
                 log.info("control_plane.reached")
             else:

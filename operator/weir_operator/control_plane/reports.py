@@ -54,11 +54,17 @@ class ReportBook:
         self._refusals: dict[Place, _Refused] = {}
         self._complete = False
         self._up = False
+        self._complaint: str | None = None
 
     @property
     def reached(self) -> bool:
         """Whether it answers, and all that it knows has been read once."""
         return self._up and self._complete
+
+    @property
+    def complaint(self) -> str | None:
+        """Why it answers, and not what was asked: it refuses the operator, or is no such thing."""
+        return self._complaint
 
     def job(self, uid: str) -> HeardJob | None:
         """What it said of a BatchJob."""
@@ -68,11 +74,14 @@ class ReportBook:
         """What it said of a service."""
         return self._services.get((namespace, name))
 
-    def reach(self, *, answered: bool) -> bool:
-        """Whether it answered just now; returns whether that is news."""
-        news = self._up != answered
-        self._up = answered
-        if news and self._complete:
+    def reach(self, *, answered: bool, complaint: str | None = None) -> bool:
+        """Whether it answered just now; returns whether that is news.
+
+        ``complaint``: what it said in the place of an answer.
+        """
+        news = (self._up, self._complaint) != (answered, complaint)
+        self._up, self._complaint = answered, complaint
+        if news and (self._complete or complaint is not None):
             self._on_reached()
         return news
 

@@ -7,6 +7,7 @@ from weir_operator.planning.job_context import ENDED, JobContext
 from weir_operator.planning.job_reasons import BatchJobReasons as Reasons
 from weir_operator.planning.observed import BatchReport, Refusal
 from weir_operator.planning.reasons import Reason
+from weir_operator.planning.service_telemetry import unreached
 
 BAD_REQUEST, CONFLICT, TOO_MANY, FORBIDDEN = 400, 409, 429, 403
 FINAL_REFUSALS = frozenset({BAD_REQUEST, CONFLICT, 413, 422})
@@ -102,9 +103,7 @@ def _accepted(context: JobContext, obstacle: Finding | None, failed: Finding) ->
     if failed.reason in {Reasons.REFUSED, Reasons.INPUT_TOO_LARGE}:
         return Finding(reason=Reasons.NOT_ACCEPTED, message=failed.message)
     if not observed.control_plane_reached:
-        return Finding(
-            reason=Reasons.UNREACHABLE, message="the control plane does not answer; asked again"
-        )
+        return Finding(reason=Reasons.UNREACHABLE, message=f"{unreached(observed)}; asked again")
     if obstacle is not None:
         return obstacle
     if observed.refusal is not None:

@@ -53,7 +53,8 @@ class BatchJobReasons:
         condition="Accepted",
         status="Unknown",
         name="ControlPlaneUnreachable",
-        says="The control plane does not answer; asked again until it does.",
+        says="The control plane does not answer, or not to the operator: the message has what it "
+        "says; asked again until it does.",
         event="Warning",
     )
     NOT_ACCEPTED = Reason(

@@ -158,7 +158,8 @@ class LlmServiceReasons:
         condition="Registered",
         status="Unknown",
         name="ControlPlaneUnreachable",
-        says="The control plane does not answer; online requests are not affected.",
+        says="The control plane does not answer, or not to the operator: the message has what it "
+        "says; online requests are not affected.",
         event="Warning",
     )
     NOT_COLOCATED = Reason(

@@ -141,6 +141,7 @@ class ObservedLLMService:
             (kind, name).
         pods: live pods with the same label.
         control_plane_reached: whether the control plane answered the last time it was asked.
+        control_plane_complaint: what it said in the place of an answer; None: nothing.
         report: what the control plane says; None when it knows nothing of the service, or was not
             reached.
         refusals: children that the API server refused for good, by (kind, name), and the control
@@ -154,6 +155,7 @@ class ObservedLLMService:
     pods: tuple[Manifest, ...]
     control_plane_reached: bool
     report: ServiceReport | None
+    control_plane_complaint: str | None = None
     refusals: Mapping[tuple[str, str], Refusal] = field(default_factory=dict)
     optional_kinds: frozenset[str]
     defaults: OperatorDefaults
@@ -169,6 +171,7 @@ class ObservedBatchJob:
         service: the LLMService that ``serviceRef`` names; None when there is none.
         config_map: the ConfigMap that the input names; None when there is none, or none named.
         control_plane_reached: whether the control plane answered the last time it was asked.
+        control_plane_complaint: what it said in the place of an answer; None: nothing.
         report: what the control plane says. None with ``control_plane_reached`` True is its
             answer that it knows no such uid: asked after ``status.batchID`` was written, never a
             list that may be older.
@@ -182,6 +185,7 @@ class ObservedBatchJob:
     config_map: Manifest | None
     control_plane_reached: bool
     report: BatchReport | None
+    control_plane_complaint: str | None = None
     refusal: Refusal | None = None
     finalizer_deadline_s: float = 120.0
     now: datetime

@@ -8,7 +8,7 @@ from typing import Any
 from weir_operator.planning.conditions import Finding
 from weir_operator.planning.context import ServiceContext
 from weir_operator.planning.llmservice_reasons import LlmServiceReasons as Reasons
-from weir_operator.planning.observed import ObservedLLMService, PodReport
+from weir_operator.planning.observed import ObservedBatchJob, ObservedLLMService, PodReport
 from weir_operator.planning.types import PodIdentity, RegisterPods
 
 MAX_PODS = 1_000
@@ -38,7 +38,7 @@ def registered(
     if not observed.control_plane_reached:
         return Finding(
             reason=Reasons.REGISTERED_UNKNOWN,
-            message="the control plane does not answer; online requests are not affected",
+            message=f"{unreached(observed)}; online requests are not affected",
         )
     if refusal is not None:
         return Finding(reason=Reasons.REGISTRATION_REFUSED, message=refusal.message)
@@ -52,6 +52,14 @@ def registered(
     if same:
         return Finding(reason=Reasons.REGISTERED, message="the control plane knows every pod")
     return Finding(reason=Reasons.REGISTERING, message="pods are being told to the control plane")
+
+
+def unreached(observed: ObservedLLMService | ObservedBatchJob) -> str:
+    """Why nothing is known of the control plane."""
+    complaint = observed.control_plane_complaint
+    if complaint is None:
+        return "the control plane does not answer"
+    return f"the control plane does not serve the operator: {complaint}"
 
 
 def slo_met(context: ServiceContext, figures: Sequence[Mapping[str, Any]]) -> Finding:

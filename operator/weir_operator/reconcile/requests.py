@@ -37,8 +37,8 @@ LATER_S = 2.0
 class Reached(Protocol):
     """Hears of every call to the control plane whether it answered."""
 
-    def __call__(self, *, answered: bool, reason: str = "") -> None:
-        """It answered, or it did not for a reason."""
+    def __call__(self, *, answered: bool, reason: str = "", complaint: str | None = None) -> None:
+        """It answered, or it did not for a reason, or it said something else."""
         ...
 
 
@@ -71,7 +71,11 @@ class Requests:
         try:
             await self._call(request)
         except ControlPlaneError as error:
-            self._on_reached(answered=not error.unreachable, reason=str(error))
+            self._on_reached(
+                answered=not error.unreachable,
+                reason=str(error),
+                complaint=error.complaint if error.unreachable else None,
+            )
             if error.code == BATCH_NOT_FOUND:
                 return 0.0
             log.info("control_plane.refused", code=error.code, reason=str(error))

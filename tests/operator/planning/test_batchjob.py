@@ -297,6 +297,8 @@ def test_a_control_plane_that_does_not_answer_is_waited_for() -> None:
     assert plan.requests == ()
     assert condition(plan.status, "Accepted") == ("Unknown", "ControlPlaneUnreachable")
     assert plan.requeue_after_s is not None
+    refused = observe_job(control_plane_reached=False, control_plane_complaint="unknown token")
+    assert "unknown token" in message(plan_batchjob(refused).status, "Accepted")
     known = running(
         {"counts": {"total": 300, "completed": 30, "failed": 0}, "state": "in_progress"}
     )

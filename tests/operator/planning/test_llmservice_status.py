@@ -336,6 +336,17 @@ def test_the_loss_of_the_control_plane_leaves_the_service_ready() -> None:
     assert plan.requests == ()
 
 
+def test_a_control_plane_that_refuses_the_operator_is_not_told_as_silent() -> None:
+    complaint = "the token is not the operator's"
+    observed = observe_service(control_plane_reached=False, control_plane_complaint=complaint)
+    plan = plan_llmservice(observed)
+    assert condition(plan.status, "Registered") == ("Unknown", "ControlPlaneUnreachable")
+    assert complaint in message(plan.status, "Registered")
+    assert "does not answer" not in message(plan.status, "Registered")
+    silent = plan_llmservice(observe_service(control_plane_reached=False))
+    assert "does not answer" in message(silent.status, "Registered")
+
+
 def test_a_refused_registration_is_said() -> None:
     refusal = Refusal(status_code=403, code="forbidden", message="not the operator")
     plan = plan_llmservice(observe_service(refusals={("RegisterPods", "chat"): refusal}))

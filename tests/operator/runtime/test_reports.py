@@ -10,12 +10,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 
 from tests.support.serving import ASGIApp
+from weir_operator.cluster.api import ClusterApi
+from weir_operator.cluster.store import ObjectStore
 from weir_operator.control_plane.client import (
     ControlPlaneClient,
     ControlPlaneError,
@@ -23,6 +25,7 @@ from weir_operator.control_plane.client import (
     HeardService,
     TokenFile,
 )
+from weir_operator.control_plane.progress import Pace, Progress
 from weir_operator.control_plane.reports import ASK_AGAIN_S, ReportBook
 from weir_operator.metrics import OperatorMetrics
 from weir_operator.planning.observed import BatchReport, PodReport, Refusal, ServiceReport
@@ -240,6 +243,37 @@ async def test_a_short_failure_is_retried_and_a_refusal_is_not(
             await client_to(url).job("u1")
     assert raised.value.refused
     assert len(seen) == 1
+
+
+async def test_what_is_answered_in_the_place_of_an_answer_is_kept_until_it_is_another(
+    serve_app: Serve, client_to: Callable[..., ControlPlaneClient]
+) -> None:
+    """Of each change every object hears, whose conditions tell of it."""
+    held = Book()
+    wrong = {"error": {"message": "the token is of nobody who is expected", "code": "forbidden"}}
+    empty = {"data": [], "has_more": False, "last_uid": None}
+    said: list[str | None] = []
+    api = cast("ClusterApi", None)  # never asked: there is nothing that could be orphaned
+    pace = Pace(interval_s=5, namespaces=(), clock=lambda: held.now_s, random=Random(1))  # noqa: S311
+    answers = ((403, wrong), (403, wrong), (200, empty))
+    async with serve_app(answering(*answers)) as url:
+        progress = Progress(
+            client_to(url),
+            held.book,
+            ObjectStore(held.keys.append),
+            api,
+            pace=pace,
+            metrics=OperatorMetrics(),
+        )
+        for _ in answers:
+            held.now_s += 1
+            await progress.look()
+            said.append(held.book.complaint)
+    assert said == [wrong["error"]["message"]] * 2 + [None]
+    assert held.changes == 2
+    await progress.look()  # nobody listens there any more
+    assert not held.book.reached
+    assert held.book.complaint is None
 
 
 async def test_an_unknown_batch_is_an_answer_and_another_404_is_not(
