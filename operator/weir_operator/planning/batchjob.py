@@ -38,7 +38,7 @@ def plan_batchjob(observed: ObservedBatchJob) -> Plan:
     """
     metadata, spec = observed.job["metadata"], observed.job["spec"]
     if spec.get("managedBy", MANAGED_BY) != MANAGED_BY:
-        return Plan()
+        return _plan_foreign_end(metadata)
     if metadata.get("deletionTimestamp"):
         return _plan_end(observed)
     try:
@@ -127,6 +127,15 @@ def _plan_ended(context: JobContext) -> Plan:
         uid=context.uid,
     )
     return Plan(finalizer=release, removals=(itself,))
+
+
+def _plan_foreign_end(metadata: Manifest) -> Plan:
+    """Of a BatchJob of another controller: our finalizer came with a copied manifest.
+
+    No batch of ours stands behind it, and nobody else takes it off.
+    """
+    ours = FINALIZER in (metadata.get("finalizers") or ())
+    return Plan(finalizer=False) if ours and metadata.get("deletionTimestamp") else Plan()
 
 
 def _plan_end(observed: ObservedBatchJob) -> Plan:

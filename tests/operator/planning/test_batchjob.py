@@ -347,6 +347,11 @@ def test_deletion_does_not_hang_on_a_control_plane_that_is_gone() -> None:
 def test_a_job_of_another_controller_is_left_alone() -> None:
     other = plan_batchjob(observe_job(batchjob(managedBy="kueue.x-k8s.io/multikueue")))
     assert other == type(other)()
+    copied = batchjob(managedBy="kueue.x-k8s.io/multikueue")
+    copied["metadata"]["finalizers"] = [FINALIZER]
+    assert plan_batchjob(observe_job(copied)).finalizer is None
+    copied["metadata"]["deletionTimestamp"] = rfc3339(NOW)
+    assert plan_batchjob(observe_job(copied)).finalizer is False  # or it would never go
     ours = plan_batchjob(observe_job(batchjob(managedBy="weir.dev/operator")))
     assert len(ours.requests) == 1
 
