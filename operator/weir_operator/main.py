@@ -198,6 +198,7 @@ class Operator:
         parts = self._parts
         if self._watch is not None:
             await self._watch.stop()
+            self.watches_ended()
         self._watched = watched
         self._watch = WatchThread(
             parts.configuration,

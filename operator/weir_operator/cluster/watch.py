@@ -98,7 +98,7 @@ class WatchThread:
         self._thread.start()
 
     async def stop(self) -> None:
-        """Stops watching, or leaves the thread behind when it hangs."""
+        """Stops watching, or leaves the thread behind when it hangs; it is not heard of again."""
         self._stop.set()
         await asyncio.to_thread(self._thread.join, STOP_WITHIN_S)
         if self._thread.is_alive():
@@ -149,7 +149,8 @@ class WatchThread:
                 self._tell(self._listener.observed, kind, event["type"], item)
 
     def _tell(self, function: Callable[..., None], *arguments: object) -> None:
-        if not self._loop.is_closed():
+        # One that hangs and is replaced must not say of its end what holds of its successor.
+        if not self._stop.is_set() and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function, *arguments)
 
     def _settings(self) -> kopf.OperatorSettings:
