@@ -136,6 +136,6 @@ BOARD = Board(
     uid="weir-fleet",
     title="Weir / Fleet",
     description="Agents, services and the control plane at a glance.",
-    variables={"service": "label_values(weir_pod_kv_blocks, service)"},
+    variables={"service": "label_values(weir_engine_up, service)"},
     rows={"Health": HEALTH, "Work": WORK, "Planes": PLANES},
 )

@@ -168,6 +168,6 @@ BOARD = Board(
     uid="weir-service",
     title="Weir / Service",
     description="Online latency against its objectives, and the room that offline work gets.",
-    variables={"service": "label_values(weir_pod_kv_blocks, service)"},
+    variables={"service": "label_values(weir_engine_up, service)"},
     rows={"Online latency": LATENCY, "Room": ROOM, "Offline work": OFFLINE},
 )

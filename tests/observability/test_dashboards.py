@@ -23,6 +23,7 @@ from tests.support.processes import tail
 from tests.support.prometheus import PrometheusServer
 from tests.support.stack import MODEL
 from tests.support.waiting import eventually
+from weir_agent.metrics import AgentMetrics
 from weir_operator.metrics import OperatorMetrics
 
 OPERATIONS = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
@@ -220,6 +221,14 @@ def test_demand_that_outgrows_every_forecast_fires_its_alert(outage: Live) -> No
     outage.stack.controlplane.start()
     assert eventually(lambda: low in outage.prometheus.firing(), within_s=WITHIN_S)
     assert eventually(lambda: not OUTAGE & outage.prometheus.firing(), within_s=WITHIN_S)
+
+
+def test_services_without_co_location_can_be_chosen_too() -> None:
+    """The control plane knows nothing of them: their own pods say that they are there."""
+    served = {family.name for family in AgentMetrics().registry.collect()}
+    for board in BOARDS.values():
+        for query in board.variables.values():
+            assert query.removeprefix("label_values(").partition(",")[0] in served
 
 
 def test_expressions_name_known_metrics_only() -> None:
