@@ -13,10 +13,14 @@ import yaml
 from kubernetes.aio.client import CustomObjectsApi
 
 from e2e.cluster.api_server import ApiServer
+from e2e.cluster.audit import Call
 from e2e.cluster.kubectl import Kubectl
 from tests.chart import rbac_table
 from tests.chart.chart import CHART, ROOT, Helm, Manifest, named, of_kind, pods, rules
+from tests.operator.runtime.test_operator import METRIC, batchjob, condition, llmservice
+from tests.support.operator_process import PATIENT_LEASE, OperatorProcess
 from tests.support.waiting import eventually
+from weir_operator.cluster.errors import HTTP_FORBIDDEN
 from weir_operator.crds.__main__ import main as crds_command
 from weir_operator.planning.kinds import FINALIZER
 
@@ -325,3 +329,68 @@ def test_the_uninstall_hook_bears_a_batch_job_that_somebody_changes_meanwhile(
     found = kubectl.get("batchjob", "night")
     assert found is not None
     assert "finalizers" not in found["metadata"]
+
+
+IN_NEED = {
+    ("weir.dev", "llmservices/finalizers", "update"),  # where owner references are checked
+    ("weir.dev", "batchjobs", "delete"),  # at the end of its ttlSecondsAfterFinished
+    ("weir.dev", "batchjobs", "patch"),  # the finalizer of one that was submitted
+    ("core", "configmaps", "get"),  # the input of one
+}
+"""What the operator's rights hold that the objects of the next test do not ask for."""
+
+
+def test_the_operator_does_with_its_rights_and_has_none_besides(
+    rendered: Mapping[str, list[Manifest]],
+    api_server: ApiServer,
+    kubectl: Kubectl,
+    namespace: str,
+    tmp_path: Path,
+) -> None:
+    """By the API server's audit log. A server-side apply of what is not there is a `create` too."""
+    kubeconfig = hook_account(rendered["default"], "weir-operator", namespace, api_server)
+    lease = {"LEASE_NAME": "weir-operator", "LEASE_NAMESPACE": namespace, "RETRY_S": "0.2"}
+    operator = OperatorProcess(
+        "operator-0", tmp_path, kubeconfig=kubeconfig, settings={**PATIENT_LEASE, **lease}
+    )
+    scaling = {"type": "HPA", "maxReplicas": 4, "metrics": [METRIC]}
+    before = api_server.audit.position()
+    try:
+        operator.start()
+        kubectl.apply(llmservice(autoscaling=scaling), batchjob())
+        configured = ("llmservice", "chat", "Configured")
+        accepted = ("batchjob", "nightly", "Accepted")
+        assert eventually(lambda: condition(kubectl, *configured).get("status") == "True"), operator
+        assert eventually(lambda: condition(kubectl, *accepted) != {}), operator
+        patch = json.dumps({"spec": {"autoscaling": None}})
+        kubectl.run("patch", "llmservice", "chat", "--type=merge", "--patch", patch)
+        assert eventually(lambda: kubectl.get("hpa", "chat") is None), operator
+    finally:
+        operator.close()
+
+    def its() -> list[Call]:
+        user = f"system:serviceaccount:{namespace}:weir-operator"
+        calls = api_server.audit.calls(since=before)
+        places = {"", namespace}  # in those of other tests, which end, nothing can be made
+        asked = [call for call in calls if call.resource and call.namespace in places]
+        return [call for call in asked if call.acting_user == user]
+
+    # A watch is in the log once it has ended.
+    assert eventually(lambda: any(call.verb == "watch" for call in its()))
+    assert [call for call in its() if call.status == HTTP_FORBIDDEN] == []
+    used = {
+        (call.group or "core", "/".join(filter(None, (call.resource, call.subresource))), call.verb)
+        for call in its()
+    }
+    granted = rights([row for row in rbac_table.read() if row.account == "weir-operator"])
+    optional = {"keda.sh", "monitoring.coreos.com"}  # kinds that this cluster has not
+    children = {resource for _, resource, verb in granted if verb == "create"} - {
+        "events",
+        "leases",
+    }
+    idle = {
+        (group, resource, verb)
+        for group, resource, verb in granted - used - IN_NEED
+        if group not in optional and (resource not in children or verb not in {"create", "delete"})
+    }
+    assert idle == set()
