@@ -48,6 +48,9 @@ def test_what_the_agent_alone_sets_is_taken_out(field: str) -> None:
         (COMPLETIONS, {"prompt": "x", "max_tokens": 101}, "max_tokens"),
         (COMPLETIONS, {"prompt": ["x"] * 5}, "prompt"),
         (COMPLETIONS, {"prompt": ["x", "y", "z"], "n": 2}, "prompt"),
+        (COMPLETIONS, {"prompt": ["x", "y", "z"], "n": 2.0}, "prompt"),
+        (COMPLETIONS, {"prompt": "x", "n": "500"}, "n"),
+        (COMPLETIONS, {"prompt": "x", "max_tokens": "101"}, "max_tokens"),
         (
             COMPLETIONS,
             {"prompt": "x", "structured_outputs": {"regex": "a" * 300}},

@@ -154,10 +154,20 @@ def _check_numbers(body: Mapping[str, Any], bounds: BodyBounds) -> None:
     }
     for name, limit in limits.items():
         value = body.get(name)
+        if isinstance(value, str) and _reads_as_number(value):  # the engine would take it for one
+            raise BodyError(f"{name} is text: give a number", param=name)
         if limit is None or isinstance(value, bool) or not isinstance(value, int | float):
             continue  # what is not a number is the engine's to refuse
         if value > limit or value < 0:
             raise BodyError(f"{name} is {value}: give 0 to {limit}", param=name)
+
+
+def _reads_as_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _check_choices(body: Mapping[str, Any], bounds: BodyBounds) -> None:
@@ -165,7 +175,7 @@ def _check_choices(body: Mapping[str, Any], bounds: BodyBounds) -> None:
     texts = isinstance(prompt, list) and any(isinstance(part, str | list) for part in prompt)
     prompts = len(prompt) if isinstance(prompt, list) and texts else 1
     n = body.get("n")
-    choices = prompts * (n if isinstance(n, int) and n > 0 else 1)
+    choices = prompts * (int(n) if isinstance(n, int | float) and n > 1 else 1)  # 8.0 is an 8 too
     if choices > bounds.max_choices:
         raise BodyError(
             f"prompts times n is {choices}: give at most {bounds.max_choices} in a line",
