@@ -107,7 +107,16 @@ class CrashJournal:
             raise
 
     def deaths(self) -> tuple[wire.Death, ...]:
-        """Deaths that the control plane has not accepted yet, oldest first."""
+        """Deaths that the control plane has not accepted yet, oldest first.
+
+        None while the volume cannot be read: whoever asks next is told.
+        """
+        try:
+            return self._unaccepted()
+        except OSError:
+            return ()
+
+    def _unaccepted(self) -> tuple[wire.Death, ...]:
         found = []
         paths = (*self._deaths.glob("*.json"), *self._folder.glob("resident-*.ndjson"))
         for path in sorted(paths, key=lambda path: path.stat().st_mtime):
@@ -122,8 +131,10 @@ class CrashJournal:
         return tuple(found)
 
     def accepted(self, death_id: str) -> None:
-        """The control plane knows this death."""
-        if death_id.isalnum():
+        """The control plane knows this death; a volume that keeps it has it told once more."""
+        if not death_id.isalnum():
+            return
+        with contextlib.suppress(OSError):
             (self._deaths / f"{death_id}.json").unlink(missing_ok=True)
             for path in self._folder.glob(f"resident-*-{death_id}.ndjson"):
                 path.unlink(missing_ok=True)

@@ -118,8 +118,7 @@ class SyncLoop:
             return "engine_down"
         if self._parts.work.draining:
             return "draining"
-        work = self._parts.work
-        return "disk_full" if work.disk_full or work.volume_full else "serving"
+        return "disk_full" if self._parts.work.disk.full else "serving"
 
     def _refused(self, error: ControlPlaneError) -> None:
         log.warning("sync.failed", error=str(error), code=error.code)

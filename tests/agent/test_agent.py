@@ -483,7 +483,7 @@ async def test_a_full_disk_is_a_state_and_loses_nothing(
         return write(descriptor, content, offset)
 
     monkeypatch.setattr("weir_agent.chunks.spool.os.pwrite", pwrite)
-    monkeypatch.setattr("weir_agent.chunks.work.NO_ROOM_S", 0.5)
+    monkeypatch.setattr("weir_agent.chunks.disk.NO_ROOM_S", 0.5)
     engine = FakeEngine(held=True)
     engine.holds = lambda line: line.line > 3
     async with start_agent(engine) as running:

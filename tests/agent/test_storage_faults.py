@@ -37,7 +37,7 @@ class Volume:
 
 @pytest.fixture
 def volume(monkeypatch: pytest.MonkeyPatch) -> Volume:
-    monkeypatch.setattr("weir_agent.chunks.work.NO_ROOM_S", 0.5)
+    monkeypatch.setattr("weir_agent.chunks.disk.NO_ROOM_S", 0.5)
     return Volume(monkeypatch)
 
 
@@ -198,3 +198,65 @@ async def test_results_of_an_earlier_process_do_not_make_the_volume_a_full_one(
         spool._volume = lambda _: (1 << 40, (1 << 40) - (10 << 20), 10 << 20)
         await running.until(lambda: bool(control_plane.syncs))
         assert control_plane.syncs[0]["state"] == "serving"
+
+
+@pytest.mark.parametrize("error", [errno.ESTALE, errno.ENOTCONN])
+async def test_a_volume_that_does_not_say_what_it_has_is_told_as_full(
+    start_agent: StartAgent, control_plane: FakeControlPlane, error: int
+) -> None:
+    """As a mount whose server is gone: the control plane goes on hearing of what is held."""
+    control_plane.add_chunk(completion_lines(2))
+    engine = FakeEngine(held=True)
+
+    def gone(_folder: Path) -> tuple[int, int, int]:
+        raise OSError(error, os.strerror(error))
+
+    with capture_logs() as logs:
+        async with start_agent(engine) as running:
+            await running.until(lambda: engine.resident == {1, 2})
+            spool = running.agent.stores.spool
+            real, spool._volume = spool._volume, gone
+            await running.until(lambda: control_plane.syncs[-1]["state"] == "disk_full")
+            assert control_plane.syncs[-1]["room"]["lines"] == 0
+            assert [chunk["chunk_id"] for chunk in control_plane.syncs[-1]["chunks"]] == ["chunk-0"]
+            engine.hold.set()
+            await running.until(lambda: control_plane.done)
+            spool._volume = real
+            await running.until(lambda: control_plane.syncs[-1]["state"] == "serving")
+    assert not {log["event"] for log in logs} & {"sync.fault", "feeder.fault"}
+    assert any(os.strerror(error) in str(log.get("reason")) for log in logs)
+
+
+async def test_deaths_that_cannot_be_read_or_removed_stop_no_sync(
+    start_agent: StartAgent, control_plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Design §8 rule 5: they are told when the volume is back, and again until they are gone."""
+    fails = True
+    real_unlink, real_read = Path.unlink, Path.read_bytes
+
+    def unlink(path: Path, *, missing_ok: bool = False) -> None:
+        if path.suffix == ".json" and fails:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        real_unlink(path, missing_ok=missing_ok)
+
+    def read_bytes(path: Path) -> bytes:
+        if path.suffix == ".json" and unreadable:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return real_read(path)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    unreadable = True
+    async with start_agent() as running:
+        journal = running.agent.stores.journal
+        journal.enter("elsewhere", 1, 7, solo=True)
+        death = journal.record_death("crash")
+        before = len(control_plane.syncs)
+        await running.until(lambda: len(control_plane.syncs) > before + 3)
+        assert control_plane.deaths == {}
+        unreadable = False
+        control_plane.add_chunk(completion_lines(2))
+        await running.until(lambda: control_plane.done)
+        assert list(control_plane.deaths) == [death.death_id]
+        fails = False
+        await running.until(lambda: control_plane.syncs[-1]["deaths"] == [])

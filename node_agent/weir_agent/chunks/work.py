@@ -15,6 +15,7 @@ import structlog
 
 from weir_agent import wire
 from weir_agent.chunks.delivery import Deliverer
+from weir_agent.chunks.disk import Disk
 from weir_agent.chunks.held import HeldChunk
 from weir_agent.chunks.lines import LineRunner
 from weir_agent.chunks.pace import Pace
@@ -30,7 +31,6 @@ LOOKAHEAD = 4
 AHEAD_S = 120.0
 MIN_HELD_LINES = 64
 MAX_CHUNKS = 256
-NO_ROOM_S = 10.0
 NO_SLOTS_S = 180.0  # a burst of online requests is over by then
 
 
@@ -75,10 +75,8 @@ class ChunkWork:
         self._clock = clock
         self._had_slots_s = clock()
         self._pace = Pace()
-        self._no_room_until_s = 0.0
+        self.disk = Disk(parts.spool, clock=clock)
         self.may_fetch, self.may_fill = asyncio.Event(), asyncio.Event()
-        self.disk_full = False  # a write failed
-        self.volume_full = False  # no room for what is promised to held chunks, or for any chunk
         self._settled = False  # before, the disk holds what an earlier process stored
         self.draining = False
         self.engine_down = False
@@ -91,10 +89,8 @@ class ChunkWork:
         An agent that holds nothing has room for the largest chunk; one that may run nothing has
         none (its policy comes all the same).
         """
-        self._watch_volume()
-        bytes_left = self._parts.spool.room_bytes if self._parts.spool.has_room else 0
-        may_run = self.able and self.slots > 0
-        if not may_run or not bytes_left or self._clock() < self._no_room_until_s:
+        bytes_left = self.disk.bytes_left(idle=self._settled and not self.chunks)
+        if not (self.able and self.slots > 0 and bytes_left):
             return wire.Room(lines=0, tokens=0, result_bytes=0)
         most = self._limits.max_held_lines
         if self.chunks:
@@ -138,8 +134,7 @@ class ChunkWork:
             file = self._parts.spool.open(lease)
         except (DiskFullError, OSError) as error:
             if isinstance(error, NoRoomError):
-                log.warning("chunk.no_room", chunk_id=lease.chunk_id, reason=str(error))
-                self._no_room_until_s = self._clock() + NO_ROOM_S
+                self.disk.no_room_for(lease.chunk_id, error)
             else:
                 self.disk_is_full(error)
             self._hand_back(lease)
@@ -179,7 +174,11 @@ class ChunkWork:
     def keep_adopted(self) -> None:
         """What an earlier process stored of chunks that are not held is of no use."""
         self._settled = True
-        gone = self._parts.spool.keep_only(frozenset(self.chunks))
+        try:
+            gone = self._parts.spool.keep_only(frozenset(self.chunks))
+        except OSError as error:
+            log.warning("spool.not_cleaned", reason=str(error))
+            return  # the next process tries again
         if gone:
             log.info("spool.dropped", chunks=len(gone))
 
@@ -225,7 +224,7 @@ class ChunkWork:
     @property
     def able(self) -> bool:
         """False while no line may enter the engine and no chunk may be taken."""
-        return not (self.draining or self.disk_full or self.engine_down)
+        return not (self.draining or self.disk.failed or self.engine_down)
 
     @property
     def solo(self) -> HeldChunk | None:
@@ -288,35 +287,20 @@ class ChunkWork:
             chunk_id=lease.chunk_id, attempt=lease.attempt, nonce=lease.nonce
         )
 
-    def _watch_volume(self) -> None:
-        spool = self._parts.spool
-        idle = self._settled and not self.chunks
-        full = spool.volume_full or (idle and not spool.has_room)
-        if full != self.volume_full:
-            log.warning("disk.volume", full=full)
-            self.volume_full = full
-
     def disk_is_full(self, error: DiskFullError | OSError) -> None:
         """The volume took no more: stops all work; what is stored is delivered, which makes room.
 
         A line whose result was not stored runs again with the rest of its chunk.
         """
-        if self.disk_full:
-            return
-        log.error("disk.full", reason=str(error))
-        self.disk_full = True
-        self._no_room_until_s = self._clock() + NO_ROOM_S
-        for chunk in list(self.chunks.values()):
-            if chunk.closing is None:
-                self._close(chunk)
+        if self.disk.refused(error):
+            for chunk in list(self.chunks.values()):
+                if chunk.closing is None:
+                    self._close(chunk)
 
     def check_disk(self) -> None:
-        """Goes on when the disk has room again; a read-only one has, and is tried now and then."""
-        if self._clock() < self._no_room_until_s:
-            return
-        if self.disk_full and not self.chunks and self._parts.spool.has_room:
-            log.info("disk.has_room")
-            self.disk_full = False
+        """Goes on when the disk has room again."""
+        if not self.chunks:
+            self.disk.try_again()
 
 
 async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
