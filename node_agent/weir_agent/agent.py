@@ -60,7 +60,14 @@ class ServingEngine(Engine, Protocol):
 
 
 class EngineDiedError(Exception):
-    """The engine died or hung; the agent has recorded it and must be started again."""
+    """The engine died or hung; the agent must be started again.
+
+    ``recorded``: its death is on disk; else the journal has it still.
+    """
+
+    def __init__(self, message: str, *, recorded: bool) -> None:
+        super().__init__(message)
+        self.recorded = recorded
 
 
 class Agent:
@@ -128,9 +135,9 @@ class Agent:
                 self._serving = False
                 if watch in done or self._engine.dead:
                     cause = await watch
-                    if cause is not None:
+                    if isinstance(cause, EngineDiedError):
                         await _end_application(server)
-                        raise EngineDiedError(str(cause))
+                        raise cause
                 for task in done:
                     task.result()  # the loops never end but by an error
                 await self._hand_back()
@@ -174,8 +181,8 @@ class Agent:
             if self._offline.work.returned():
                 await self._offline.sync.once()
 
-    async def _watch(self) -> str | None:
-        """Returns what happened to the engine, after it has been recorded; None while stopping.
+    async def _watch(self) -> EngineDiedError | None:
+        """Returns what happened to the engine, recorded where possible; None while stopping.
 
         Whoever stops all processes at once stops the engine too: that suspects no line.
         """
@@ -188,18 +195,22 @@ class Agent:
             await asyncio.sleep(STOP_SEEN_S)
         if self._stop.is_set():
             return None
-        try:
-            death = self.stores.journal.record_death(kind)
-        except OSError as error:
-            log.error("engine.died", kind=kind, not_recorded=str(error))  # noqa: TRY400 - no stack to read
-        else:
-            resident = len(death.resident)
-            log.error("engine.died", kind=kind, death_id=death.death_id, resident=resident)
+        recorded = self._record(kind)
         self._engine.kill()
         await asyncio.sleep(ERRORS_OUT_S)  # clients get their errors
         if self._offline is not None:
             self._offline.work.leave()
-        return f"the engine is gone ({kind})"
+        return EngineDiedError(f"the engine is gone ({kind})", recorded=recorded)
+
+    def _record(self, kind: Literal["crash", "hang"]) -> bool:
+        try:
+            death = self.stores.journal.record_death(kind)
+        except OSError as error:
+            log.error("engine.died", kind=kind, not_recorded=str(error))  # noqa: TRY400 - no stack to read
+            return False
+        resident = len(death.resident)
+        log.error("engine.died", kind=kind, death_id=death.death_id, resident=resident)
+        return True
 
     async def _trouble(self) -> Literal["crash", "hang"]:
         """Returns once the engine is dead, or was silent for too long while this process ran."""

@@ -77,21 +77,26 @@ class CrashJournal:
         A volume without room for a record has room for a name: the journal becomes the record.
 
         Raises:
-            OSError: the volume took neither; the journal stays as it is.
+            OSError: the volume took neither; the journal stays as it is, for another process.
         """
         lines = self._resident if resident is None else resident
         death = _death(uuid.uuid4().hex, kind, lines)
         try:
             self._write(death)
         except OSError:
-            self._path.replace(self._folder / f"resident-{kind}-{death.death_id}.ndjson")
-            # Lines that leave the engine from here on must not be taken out of it.
-            apart = os.memfd_create("journal")
-            os.dup2(apart, self._descriptor, inheritable=False)
-            os.close(apart)
+            try:
+                self._path.replace(self._folder / f"resident-{kind}-{death.death_id}.ndjson")
+            finally:
+                self._stand_aside()
         with contextlib.suppress(OSError):  # the death is on disk; the next start clears it
             self.clear()
         return death
+
+    def _stand_aside(self) -> None:
+        """Lines that leave the engine from here on are not taken out of the file."""
+        apart = os.memfd_create("journal")
+        os.dup2(apart, self._descriptor, inheritable=False)
+        os.close(apart)
 
     def _write(self, death: wire.Death) -> None:
         temporary = self._deaths / f"{death.death_id}.tmp"

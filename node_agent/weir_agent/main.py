@@ -152,7 +152,7 @@ def _serve(
             await agent.run(bound)
         except EngineDiedError as error:
             log.error("agent.restarts", reason=str(error))  # noqa: TRY400 - no stack to read
-            return Exit.ENGINE_DIED
+            return Exit.ENGINE_DIED if error.recorded else Exit.UNRECORDED_DEATH
         return Exit.OK
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:

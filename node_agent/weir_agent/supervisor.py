@@ -37,6 +37,7 @@ class Exit(IntEnum):
     FAILED = 1
     USAGE = 2
     ENGINE_DIED = 75
+    UNRECORDED_DEATH = 76
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,9 +53,9 @@ class Supervisor:
 
     ``work`` is given a function to say that it is ready, and returns an exit status. A child that
     ends before any was ever ready is not started again: its fault would only repeat itself.
-    ``after_fault`` runs here when a child was ended by a fault of its own, and once more before the
-    next start when the disk did not take what it wrote. ``restarts`` counts the children after the
-    first; each child sees the count of its own start.
+    ``after_fault`` runs here when a child was ended by a fault of its own or could not record its
+    engine's death, and again before each next start until the disk took what it wrote. ``restarts``
+    counts the children after the first; each child sees the count of its own start.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class Supervisor:
             if ended.status in {Exit.OK, Exit.USAGE} or not self._ready[0]:
                 return ended.status
             log.error("agent.ended", status=ended.status, signal=ended.signal)
-            if ended.signal in FAULTS:
+            if ended.signal in FAULTS or ended.status == Exit.UNRECORDED_DEATH:
                 unrecorded = not self._recorded()
             failures = 0 if time.monotonic() - started_s > STEADY_S else failures + 1
             self._sleep(min(MOST_PAUSE_S, self._first_pause_s * 2.0 ** min(failures, 30)))

@@ -14,6 +14,7 @@ from tests.agent.conftest import StartAgent
 from tests.support.fake_control_plane import FakeControlPlane, completion_lines
 from tests.support.fake_engine import FakeEngine
 from weir_agent.agent import EngineDiedError
+from weir_agent.main import record_fault
 
 
 class Volume:
@@ -155,10 +156,11 @@ async def test_an_engine_death_on_a_full_volume_is_reported_by_the_next_process(
     assert [entry["line"] for entry in death["resident"]] == [1]
 
 
-async def test_an_engine_whose_death_cannot_be_recorded_is_ended_all_the_same(
-    start_agent: StartAgent, control_plane: FakeControlPlane, volume: Volume
+async def test_a_death_that_cannot_be_recorded_is_recorded_before_the_next_start(
+    start_agent: StartAgent, control_plane: FakeControlPlane, volume: Volume, tmp_path: Path
 ) -> None:
-    control_plane.add_chunk(completion_lines(1))
+    """Design §8 rule 5: else a line that kills engines would be an ordinary one again."""
+    control_plane.add_chunk(completion_lines(1), solo=True)
     engine = FakeEngine(held=True)
     volume.fails("fsync")
     volume.fails("replace")
@@ -166,9 +168,17 @@ async def test_an_engine_whose_death_cannot_be_recorded_is_ended_all_the_same(
         await running.until(lambda: engine.resident == {1})
         volume.error = errno.EROFS
         engine.silent = True
-        with pytest.raises(EngineDiedError, match="hang"):
+        with pytest.raises(EngineDiedError, match="hang") as died:
             await running.task
     assert engine.killed
+    assert not died.value.recorded
+    volume.error = None
+    record_fault(tmp_path / "agent")  # what the parent does with that status
+    async with start_agent() as running:
+        await running.until(lambda: control_plane.done and bool(control_plane.deaths))
+    (death,) = control_plane.deaths.values()
+    assert death["solo"]
+    assert [entry["line"] for entry in death["resident"]] == [1]
 
 
 async def test_a_volume_too_small_for_any_chunk_is_told_as_full(

@@ -46,7 +46,7 @@ def work(ready):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         (folder / "serving").touch()
         time.sleep(300)
-    return {"ok": 0, "usage": 2, "fail-early": 1}.get(step, 75)
+    return {"ok": 0, "usage": 2, "fail-early": 1, "unrecorded": 76}.get(step, 75)
 
 def after_fault():
     if "full" in plan and not (folder / "full").exists():
@@ -90,6 +90,8 @@ class Parent:
         ("died,died,ok", 0, 3, 0),
         ("segv,ok", 0, 2, 1),
         ("segv,ok,full", 0, 2, 1),
+        ("unrecorded,ok", 0, 2, 1),
+        ("unrecorded,ok,full", 0, 2, 1),
         ("kill,kill,ok", 0, 3, 0),
         ("raise,ok", 0, 2, 0),
     ],

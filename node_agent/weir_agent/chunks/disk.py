@@ -1,4 +1,4 @@
-"""Whether the volume under the spool takes anything: what is told of it, and when it is tried again.
+"""Whether the volume under the spool takes anything: what is told of it, when it is tried again.
 
 Stores nothing: that is the spool's.
 """
