@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 from collections.abc import Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,16 @@ import structlog
 from weir_agent.engine import Engine, EngineGoneError
 from weir_engine.errors import ConfigError
 from weir_engine.latency import models
+from weir_engine.latency.features import EMPTY_SHAPE
+from weir_engine.latency.models import LatencyModel
 
 log = structlog.get_logger(__name__)
 
 FILE_NAME = "latency_profile.json"
 PERIOD_S = 60.0
+MOST_TOKEN_S = 60.0
+_ONE_TOKEN = (EMPTY_SHAPE.with_prefill(1, 0), EMPTY_SHAPE.with_decode(1))
+_MANY_TOKENS = EMPTY_SHAPE.with_prefill(1 << 20, 1 << 20).with_decode(1 << 20)
 
 
 class KeptProfile:
@@ -32,15 +38,18 @@ class KeptProfile:
         self._path = folder / FILE_NAME
         self._identity = identity
 
-    def read(self) -> dict[str, Any] | None:
-        """What was written for the same engine; None of nothing usable."""
+    def read(self, *, model: str) -> dict[str, Any] | None:
+        """What was written for the same engine and latency model; None of nothing usable."""
         try:
             content = json.loads(self._path.read_text(encoding="utf-8"))
             if content["identity"] != self._identity:
                 log.info("latency_profile.other_engine", path=str(self._path))
                 return None
             profile = dict(content["profile"])
-            models.create(str(profile.get("model", "")), profile)
+            if profile.get("model") != model:  # another preset had it: each plans with its own
+                log.info("latency_profile.other_model", path=str(self._path))
+                return None
+            _check(models.create(model, profile))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
@@ -78,3 +87,14 @@ class KeptProfile:
         while True:
             await asyncio.sleep(PERIOD_S)
             await self.save(engine)
+
+
+def _check(model: LatencyModel) -> None:
+    """No engine has these: a scheduler would plan nothing by them, or fail.
+
+    Raises:
+        ValueError: a step of one token takes a minute, or one of many for ever.
+    """
+    shortest_s = max(model.predict(shape) for shape in _ONE_TOKEN)
+    if not (0 < shortest_s < MOST_TOKEN_S and isfinite(model.predict(_MANY_TOKENS))):
+        raise ValueError(f"a step of one token takes {shortest_s} s")

@@ -21,7 +21,6 @@ import structlog
 
 from weir_agent.agent import Agent, EngineDiedError, install_signals
 from weir_agent.journal import CrashJournal
-from weir_agent.kept_profile import KeptProfile
 from weir_agent.logs import configure_logging, log_loop_errors
 from weir_agent.settings import AgentSettings, SettingsError, load_settings
 from weir_agent.supervisor import Exit, Supervisor, bind
@@ -133,8 +132,7 @@ def _serve(
     from weir_agent.vllm_bridge import arguments, serving  # noqa: PLC0415 - imports vLLM
 
     identity = arguments.identity(args)  # before vLLM fills its arguments in
-    kept = KeptProfile(settings.data_dir, identity=identity)
-    arguments.warm(args, kept.read())
+    arguments.warm(args, settings.data_dir, identity)
 
     async def main() -> int:
         log_loop_errors(asyncio.get_running_loop())

@@ -11,13 +11,17 @@ import pytest
 from tests.agent.conftest import StartAgent
 from tests.support.fake_engine import FakeEngine
 from weir_agent.kept_profile import FILE_NAME, KeptProfile
+from weir_agent.vllm_bridge.messages import BridgeSettings
+from weir_agent.vllm_bridge.planner import build_planner
+from weir_engine.config import EngineShape
+from weir_engine.kv.manager import KvManager
 from weir_engine.latency import models
 from weir_engine.latency.features import EMPTY_SHAPE
 
 
-def learned() -> dict[str, object]:
+def learned(name: str = "attention") -> dict[str, object]:
     """The state of a model that saw some steps."""
-    model = models.create()
+    model = models.create(name)
     for tokens in range(1, 200):
         model.update(EMPTY_SHAPE.with_prefill(tokens, 0), 0.002 + 1e-5 * tokens)
     return dict(model.state())
@@ -26,12 +30,12 @@ def learned() -> dict[str, object]:
 def test_what_was_written_is_read_by_the_same_engine_only(tmp_path: Path) -> None:
     profile = learned()
     KeptProfile(tmp_path, identity="a").write(profile)
-    read = KeptProfile(tmp_path, identity="a").read()
+    read = KeptProfile(tmp_path, identity="a").read(model="attention")
     assert read is not None
     warmed = models.create(str(read["model"]), read)
     shape = EMPTY_SHAPE.with_prefill(100, 0)
     assert warmed.predict(shape) == pytest.approx(0.003, rel=0.1)
-    assert KeptProfile(tmp_path, identity="b").read() is None
+    assert KeptProfile(tmp_path, identity="b").read(model="attention") is None
 
 
 @pytest.mark.parametrize(
@@ -40,12 +44,57 @@ def test_what_was_written_is_read_by_the_same_engine_only(tmp_path: Path) -> Non
 )
 def test_a_file_that_is_no_profile_is_no_obstacle(tmp_path: Path, content: bytes) -> None:
     kept = KeptProfile(tmp_path, identity="a")
-    assert kept.read() is None
+    assert kept.read(model="attention") is None
     (tmp_path / FILE_NAME).write_bytes(content)
-    assert kept.read() is None
+    assert kept.read(model="attention") is None
     profile = learned()
     kept.write(profile)
-    assert kept.read() is not None
+    assert kept.read(model="attention") is not None
+
+
+@pytest.mark.parametrize("name", models.MODEL_NAMES)
+def test_what_each_model_learned_is_taken_up(tmp_path: Path, name: str) -> None:
+    kept = KeptProfile(tmp_path, identity="a")
+    kept.write(learned(name))
+    assert kept.read(model=name) is not None
+
+
+@pytest.mark.parametrize(
+    "coefficients",
+    [{"prefill_tokens": 1e307}, {"decode_context": 1e308}, {"constant": 3600.0}],
+)
+def test_step_costs_that_no_engine_has_are_not_taken_up(
+    tmp_path: Path, coefficients: dict[str, float]
+) -> None:
+    """The engine would end with its first step, and again with each restart, or plan nothing."""
+    kept = KeptProfile(tmp_path, identity="a")
+    kept.write({"model": "attention", "coefficients": coefficients, "residuals": {}})
+    assert kept.read(model="attention") is None
+
+
+@pytest.mark.parametrize(("preset", "model"), [("weir", "attention"), ("sarathi", "hygen")])
+def test_each_preset_plans_with_its_own_model(tmp_path: Path, preset: str, model: str) -> None:
+    """What another preset's engine left in the same folder takes nobody's seat."""
+    KeptProfile(tmp_path, identity="a").write(learned())
+    settings = BridgeSettings.model_validate(
+        {
+            "preset": preset,
+            "slos": [{"metric": "tbt", "statistic": "p99", "threshold_s": 0.1}],
+            "kept": {"folder": tmp_path, "identity": "a"},
+        }
+    )
+    shape = EngineShape(
+        block_size_tokens=16,
+        total_blocks=64,
+        max_batched_tokens=512,
+        max_seqs=16,
+        max_model_len_tokens=512,
+    )
+    planner = build_planner(settings, shape, KvManager(total_blocks=64, block_size_tokens=16))
+    used = planner.model  # type: ignore[attr-defined]
+    assert used.name == model
+    warm = models.create(model, learned()) if model == "attention" else models.create(model)
+    assert used.coefficients == warm.coefficients
 
 
 async def test_an_engine_that_cannot_tell_what_it_learned_still_ends_in_order(
@@ -71,6 +120,6 @@ async def test_an_agent_leaves_what_its_engine_learned(
     async with start_agent(engine) as running:
         await running.until(lambda: running.agent._serving)
         await running.stop()
-    read = KeptProfile(tmp_path / "agent", identity=engine.identity).read()
+    read = KeptProfile(tmp_path / "agent", identity=engine.identity).read(model="attention")
     assert read is not None
     assert read["model"] == engine.profile["model"]

@@ -13,9 +13,11 @@ import pytest
 
 from weir_agent.agent import ServingEngine
 from weir_agent.engine import EngineGoneError, OfflineLine
+from weir_agent.kept_profile import KeptProfile
 from weir_agent.policy import ONLINE_ONLY, ActivePolicy
 from weir_agent.settings import SettingsError, load_settings
 from weir_agent.vllm_bridge.environment import prepare_environment
+from weir_engine.latency import models
 
 POLICY = ActivePolicy(
     source="control_plane",
@@ -134,6 +136,33 @@ def _check_scheduler_settings(model: str, data_dir: Path) -> None:
     assert arguments.parse(hygen, ["--model", model]).scheduler_cls
 
 
+def _check_kept_profile(model: str, data_dir: Path) -> None:
+    """A start of the same engine finds its own profile, and the code that vLLM has compiled."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    from weir_agent.vllm_bridge import arguments
+
+    def started() -> tuple[str, str]:
+        args = arguments.parse(load_settings(data_dir=data_dir), ["--model", model])
+        identity = arguments.identity(args)
+        arguments.warm(args, data_dir, identity)
+        config = AsyncEngineArgs.from_cli_args(args).create_engine_config()
+        return identity, config.compute_hash()
+
+    first = started()
+    profile = {**models.create().state(), "coefficients": {"constant": 0.01}}
+    KeptProfile(data_dir, identity=first[0]).write(profile)
+    assert started() == first
+    with pytest.MonkeyPatch.context() as elsewhere:
+        elsewhere.setattr(os, "sched_getaffinity", lambda _: set(range(77)))
+        assert started()[0] != first[0]
+    config = Path(model) / "config.json"
+    content = config.read_text()
+    config.write_text(content.replace("}", ' ,"of": "another model"}'))
+    assert started()[0] != first[0]
+    config.write_text(content)
+
+
 def check_vllm(model: str, data_dir: str) -> None:
     """The contract on real vLLM; ends the process with status 0 when it holds."""
     prepare_environment()
@@ -153,6 +182,7 @@ def check_vllm(model: str, data_dir: str) -> None:
         with pytest.raises(SettingsError, match=f"{words}.*WEIR_ENGINE_ARGS"):
             arguments.parse(settings, ["--model", model, *wrong.split()])
     _check_scheduler_settings(model, Path(data_dir))
+    _check_kept_profile(model, Path(data_dir))
 
     async def main() -> None:
         args = arguments.parse(settings, engine_args.split())

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Sequence
+from contextlib import suppress
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
 import vllm
 from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
 from vllm.platforms import current_platform
@@ -14,7 +18,7 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from weir_agent.settings import AgentSettings, SettingsError
 from weir_agent.vllm_bridge import SCHEDULER_CLS
-from weir_agent.vllm_bridge.messages import WEIR_KEY, BridgeSettings, read_settings
+from weir_agent.vllm_bridge.messages import WEIR_KEY, BridgeSettings, KeptFile, read_settings
 from weir_agent.vllm_bridge.planner import build_planner
 from weir_engine.config import EngineShape
 from weir_engine.errors import ConfigError
@@ -86,21 +90,41 @@ def _try_scheduler(settings: AgentSettings, bridge: BridgeSettings) -> None:
 
 
 def identity(args: Any) -> str:
-    """Names what steps cost on: vLLM's version, its arguments and the device."""
+    """Names what steps cost on: vLLM's version, its arguments, the model's shape, the device."""
     given = {
         name: value
         for name, value in vars(args).items()
         if name not in {"host", "port", "api_key", "additional_config"}
     }
-    parts = (vllm.__version__, current_platform.get_device_name(), given)
+    parts = (vllm.__version__, _device(), _model_shape(args), given)
     return sha256(json.dumps(parts, default=str, sort_keys=True).encode()).hexdigest()
 
 
-def warm(args: Any, profile: Mapping[str, Any] | None) -> None:
-    """Gives the scheduler a profile of an earlier start, unless the settings name one."""
-    bridge = args.additional_config[WEIR_KEY]
-    if bridge["profile"] is None and profile is not None:
-        bridge["profile"] = dict(profile)
+def _device() -> object:
+    """The accelerator's name; of processors also the kind, and how many may be used."""
+    name = current_platform.get_device_name()
+    if not current_platform.is_cpu():
+        return name
+    kind, quota = "", ""
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        kind = next((line for line in lines if line.startswith("model name")), "")
+    with suppress(OSError):
+        quota = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="utf-8")
+    return name, kind, len(os.sched_getaffinity(0)), torch.get_num_threads(), quota
+
+
+def _model_shape(args: Any) -> str:
+    """Another model may have come to the same path."""
+    with suppress(OSError, ValueError):
+        return (Path(args.model) / "config.json").read_text(encoding="utf-8")
+    return ""
+
+
+def warm(args: Any, data_dir: Path, identity: str) -> None:
+    """Tells the scheduler where an earlier start of the same engine left its latency profile."""
+    kept = KeptFile(folder=data_dir.absolute(), identity=identity)
+    args.additional_config[WEIR_KEY]["kept"] = kept.model_dump(mode="json")
 
 
 def _bridge(settings: AgentSettings) -> dict[str, Any]:

@@ -111,13 +111,22 @@ class SloMessage(_Message):
         )
 
 
+class KeptFile(_Message):
+    """Where an earlier start may have left the latency profile of the engine ``identity``."""
+
+    folder: Path
+    identity: str
+
+
 class BridgeSettings(_Message):
     """``additional_config["weir"]``, read once when the engine starts.
 
     ``strict``: a divergence between plan and engine raises (tests) instead of being counted and
     corrected. ``policy`` holds from the start until another one is set; without it no offline work
-    runs. ``profile`` is a saved latency profile that warms the model up. ``static_budget_s`` is the
-    step budget of presets that have one. ``step_file`` is where steps are recorded (``StepFile``).
+    runs. ``profile`` is a saved latency profile that warms the model up; without it what is in
+    ``kept`` does: by its name alone, since vLLM compiles anew whenever a word of these settings
+    differs. ``static_budget_s`` is the step budget of presets that have one. ``step_file`` is where
+    steps are recorded (``StepFile``).
 
     ``offline_order`` ranks waiting offline requests: "prefix" tries those that share a prefix one
     after another, except that ``utility_ratio`` (0 to 1) of the places go that way and the rest to
@@ -132,6 +141,7 @@ class BridgeSettings(_Message):
     strict: bool = False
     policy: PolicyMessage | None = None
     profile: dict[str, Any] | None = None
+    kept: KeptFile | None = None
     static_budget_s: Seconds | None = None
     step_file: Path | None = None
     offline_order: Literal["prefix", "arrival"] = "prefix"

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from weir_agent.kept_profile import KeptProfile
 from weir_agent.vllm_bridge.messages import BridgeSettings
 from weir_engine import presets
 from weir_engine.config import ONLINE_ONLY, EngineShape, Policy
@@ -69,9 +70,12 @@ def build_planner(
     Raises:
         ConfigError: the preset or the saved latency profile is not usable.
     """
-    model = None
-    if settings.profile is not None:
-        model = models.create(str(settings.profile.get("model", "")), settings.profile)
+    model, profile = None, settings.profile
+    if profile is None and settings.kept is not None and settings.preset in presets.SEATS:
+        kept = KeptProfile(settings.kept.folder, identity=settings.kept.identity)
+        profile = kept.read(model=presets.SEATS[settings.preset].model)
+    if profile is not None:
+        model = models.create(str(profile.get("model", "")), profile)
     return presets.build_scheduler(
         settings.preset,
         shape=shape,
