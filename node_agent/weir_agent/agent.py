@@ -190,7 +190,7 @@ class Agent:
         self._serving = False
         self.stores.metrics.engine_up.set(0)
         if self._offline is not None:
-            self._offline.work.engine_down = True
+            self._offline.work.engine_gone = True
         if kind == "crash":
             await asyncio.sleep(STOP_SEEN_S)
         if self._stop.is_set():

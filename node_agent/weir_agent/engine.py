@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 
 class EngineGoneError(Exception):
-    """The engine died or was stopped while it held the request; the line has no result."""
+    """The engine died, was stopped or told to abort while it held the request: no result."""
 
 
 class EngineBusyError(Exception):

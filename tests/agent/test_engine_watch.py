@@ -41,6 +41,30 @@ async def test_an_agent_that_stood_still_ends_no_engine_that_answers(
     assert control_plane.deaths == {}
 
 
+async def test_lines_that_a_living_engine_aborts_run_again(
+    start_agent: StartAgent, control_plane: FakeControlPlane
+) -> None:
+    """As vLLM does when it is paused; an engine that ends looks the same at first."""
+    control_plane.add_chunk(completion_lines(6))
+    engine = FakeEngine(held=True)
+    engine.holds = lambda line: line.line > 2
+    async with start_agent(engine) as running:
+        await running.until(lambda: engine.resident == {3, 4, 5, 6})
+        engine.aborts.set()
+        await running.until(lambda: any(s["state"] == "engine_down" for s in control_plane.syncs))
+        assert len(running.agent.stores.journal.recover()) == 4  # suspects, should it die now
+        engine.aborts.clear()
+        await running.until(lambda: engine.resident == {3, 4, 5, 6})
+        await running.until(lambda: control_plane.syncs[-1]["state"] == "serving")
+        engine.hold.set()
+        await running.until(lambda: control_plane.done)
+        assert running.agent.stores.journal.recover() == {}
+    assert {line: len(records) for line, records in control_plane.results.items()} == dict.fromkeys(
+        range(1, 7), 1
+    )
+    assert control_plane.deaths == {}
+
+
 def test_the_death_of_an_engine_leaves_no_stack_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,6 +18,9 @@ from weir_agent.policy import ONLINE_ONLY, ActivePolicy
 from weir_agent.settings import SettingsError, load_settings
 from weir_agent.vllm_bridge.environment import prepare_environment
 from weir_engine.latency import models
+
+if TYPE_CHECKING:
+    from weir_agent.vllm_bridge.serving import VllmEngine
 
 POLICY = ActivePolicy(
     source="control_plane",
@@ -83,6 +86,24 @@ async def _check_work(engine: ServingEngine) -> None:
         assert outcome.cached_tokens >= 0
     after = await engine.telemetry()
     assert after["offline_served_tokens"] > before["offline_served_tokens"]
+
+
+async def _check_abort(engine: VllmEngine) -> None:
+    """What is aborted has no answer, and the engine goes on."""
+    await engine.set_policy(POLICY.message({}))
+    running = asyncio.create_task(engine.execute(line(40, max_tokens=800)))
+    async with asyncio.timeout(120):
+        while not (await engine.telemetry())["offline_running"]:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.01)
+    await engine._llm.pause_generation(mode="abort")
+    with pytest.raises(EngineGoneError):
+        await running
+    assert not engine.dead
+    await engine.telemetry()
+    await engine.set_policy(POLICY.message({}))
+    again = asyncio.create_task(engine.execute(line(40)))
+    await engine._llm.resume_generation()
+    assert (await again).status_code == 200
 
 
 async def _check_cancel(engine: ServingEngine) -> None:
@@ -187,7 +208,9 @@ def check_vllm(model: str, data_dir: str) -> None:
     async def main() -> None:
         args = arguments.parse(settings, engine_args.split())
         identity = arguments.identity(args)
-        await check_engine(await serving.start(args, settings, identity=identity))
+        engine = await serving.start(args, settings, identity=identity)
+        await _check_abort(engine)
+        await check_engine(engine)
 
     asyncio.run(main())
     os._exit(0)  # vLLM's own end would wait for the engine that was killed

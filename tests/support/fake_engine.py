@@ -41,6 +41,7 @@ class FakeEngine:
         self.policies: list[Mapping[str, Any]] = []
         self.silent = False
         self.step_mean_s = 0.01
+        self.aborts = asyncio.Event()  # what runs then is ended without an answer
         self.killed = False
         self.stopped = False
         self.on_line: Callable[[OfflineLine], None] = lambda _line: None
@@ -58,7 +59,9 @@ class FakeEngine:
         try:
             await asyncio.sleep(self.delay_s)
             if self.holds(line):
-                await self.hold.wait()
+                await self._held()
+            if self.aborts.is_set():
+                raise EngineGoneError("aborted")
         except asyncio.CancelledError:
             self.cancelled.append(line.line)
             raise
@@ -67,6 +70,14 @@ class FakeEngine:
         if self.dead:
             raise EngineGoneError("died")
         return LineOutcome(status_code=200, body=answer_to(line.body), cached_tokens=2)
+
+    async def _held(self) -> None:
+        waits = [asyncio.create_task(event.wait()) for event in (self.hold, self.aborts)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
 
     async def set_policy(self, policy: Mapping[str, Any]) -> None:
         if self.silent:

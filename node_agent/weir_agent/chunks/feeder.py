@@ -97,6 +97,8 @@ class Feeder:
 
     async def _fill(self) -> bool:
         """Starts one line when the window has room; True when one was started."""
+        for chunk, line in self._work.cut_off.take():
+            self._run_again(chunk, line)
         if not self._work.able:
             return False
         solo = self._work.solo
@@ -120,15 +122,22 @@ class Feeder:
         accepted = self._parts.lines.accept(pooled)
         if isinstance(accepted, bytes):
             self._work.store(chunk, line, accepted, "refused")
-            return
+        else:
+            self._enter(chunk, accepted)
+
+    def _run_again(self, chunk: HeldChunk, line: OfflineLine) -> None:
+        log.warning("line.cut_off", chunk_id=line.chunk_id, line=line.line)
+        self._parts.journal.leave(line.chunk_id, line.attempt, line.line)
+        if self._work.chunks.get(line.chunk_id) is chunk and chunk.closing is None:
+            self._enter(chunk, line)
+
+    def _enter(self, chunk: HeldChunk, line: OfflineLine) -> None:
         try:
-            self._parts.journal.enter(
-                chunk.lease.chunk_id, chunk.lease.attempt, line, solo=chunk.lease.solo
-            )
+            self._parts.journal.enter(line.chunk_id, line.attempt, line.line, solo=line.solo)
         except (DiskFullError, OSError) as error:
             self._work.disk_is_full(error)
             return
-        chunk.running[line] = asyncio.create_task(self._run_line(chunk, accepted))
+        chunk.running[line.line] = asyncio.create_task(self._run_line(chunk, line))
 
     async def _run_line(self, chunk: HeldChunk, line: OfflineLine) -> None:
         try:
@@ -136,7 +145,7 @@ class Feeder:
                 record = await self._parts.lines.run(chunk.lease, line)
         except EngineGoneError:
             # It stays in the journal, and alone: whatever followed it would be suspected too.
-            self._work.engine_down = True
+            self._work.cut_off.add(chunk, line)
             return
         except Exception:  # a fault of ours must not hold the whole chunk up
             log.exception("line.fault", chunk_id=line.chunk_id, line=line.line)

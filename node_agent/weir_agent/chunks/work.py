@@ -14,6 +14,7 @@ from random import Random
 import structlog
 
 from weir_agent import wire
+from weir_agent.chunks.cut_off import CutOff
 from weir_agent.chunks.delivery import Deliverer
 from weir_agent.chunks.disk import Disk
 from weir_agent.chunks.held import HeldChunk
@@ -79,7 +80,8 @@ class ChunkWork:
         self.may_fetch, self.may_fill = asyncio.Event(), asyncio.Event()
         self._settled = False  # before, the disk holds what an earlier process stored
         self.draining = False
-        self.engine_down = False
+        self.engine_gone = False
+        self.cut_off = CutOff()
 
     # What the sync reads and tells.
 
@@ -183,11 +185,12 @@ class ChunkWork:
             log.info("spool.dropped", chunks=len(gone))
 
     def set_slots(self, slots: int) -> None:
-        """How many offline requests may run at once; said again every second.
+        """How many offline requests may run at once; said again every second by a living engine.
 
         After `NO_SLOTS_S` without any, chunks of which nothing has begun go back: other pods may
         have slots.
         """
+        self.cut_off.engine_answers()
         if slots:
             self._had_slots_s = self._clock()
         elif self._clock() - self._had_slots_s >= NO_SLOTS_S:
@@ -225,6 +228,11 @@ class ChunkWork:
     def able(self) -> bool:
         """False while no line may enter the engine and no chunk may be taken."""
         return not (self.draining or self.disk.failed or self.engine_down)
+
+    @property
+    def engine_down(self) -> bool:
+        """True when the engine is dead, and while it may be ending."""
+        return self.engine_gone or bool(self.cut_off)
 
     @property
     def solo(self) -> HeldChunk | None:
