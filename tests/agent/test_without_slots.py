@@ -7,12 +7,12 @@ import pytest
 from tests.agent.conftest import StartAgent
 from tests.support.fake_control_plane import FakeControlPlane, completion_lines
 from tests.support.fake_engine import FakeEngine
-from weir_agent.chunks import work
+from weir_agent.chunks import slots
 
 
-def set_slots(control_plane: FakeControlPlane, slots: int) -> None:
+def set_slots(control_plane: FakeControlPlane, count: int) -> None:
     assert control_plane.policy is not None
-    control_plane.policy = {**control_plane.policy, "offline_seq_slots": slots}
+    control_plane.policy = {**control_plane.policy, "offline_seq_slots": count}
 
 
 async def test_an_agent_without_slots_takes_no_chunk(
@@ -40,7 +40,7 @@ async def test_without_slots_for_long_what_has_not_begun_is_handed_back(
         beats = len(engine.policies)
         await running.until(lambda: len(engine.policies) > beats + 2)
         assert control_plane.chunks[waits].state == "leased"  # a burst may be over soon
-        monkeypatch.setattr(work, "NO_SLOTS_S", 0.0)
+        monkeypatch.setattr(slots, "NO_SLOTS_S", 0.0)
         await running.until(lambda: control_plane.chunks[waits].state == "open")
         assert control_plane.chunks[begun].state == "leased"
         assert engine.cancelled == []
@@ -48,4 +48,48 @@ async def test_without_slots_for_long_what_has_not_begun_is_handed_back(
         engine.hold.set()
         await running.until(lambda: control_plane.done)
     assert sorted(control_plane.results) == [*range(1, 33), *range(101, 109)]
+    assert all(len(records) == 1 for records in control_plane.results.values())
+
+
+async def test_without_slots_for_long_what_is_left_of_a_chunk_goes_to_other_pods(
+    start_agent: StartAgent, control_plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decision 28: a chunk of which nothing runs is kept by nobody; its results are committed."""
+    begun = control_plane.add_chunk(completion_lines(32))
+    engine = FakeEngine(held=True)
+    async with start_agent(engine) as running:
+        await running.until(lambda: len(engine.resident) == 16)
+        set_slots(control_plane, 0)
+        beats = len(engine.policies)
+        await running.until(lambda: len(engine.policies) > beats + 2)
+        engine.hold.set()
+        await running.until(lambda: len(engine.resident) == 0)
+        monkeypatch.setattr(slots, "NO_SLOTS_S", 0.0)
+        await running.until(lambda: control_plane.chunks[begun].state == "closed")
+        assert sorted(control_plane.results) == list(range(1, 17))
+        assert [c.state for c in control_plane.chunks.values()] == ["closed", "open"]
+        assert engine.cancelled == []
+
+
+async def test_lines_that_wait_in_an_engine_without_slots_go_to_other_pods_at_last(
+    start_agent: StartAgent, control_plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look-ahead holds more lines than run; without slots the rest of them never starts."""
+    begun = control_plane.add_chunk(completion_lines(8))
+    engine = FakeEngine(held=True)
+    engine.holds = lambda line: line.line > 2
+    async with start_agent(engine) as running:
+        await running.until(lambda: engine.resident == {3, 4, 5, 6, 7, 8})
+        set_slots(control_plane, 0)
+        monkeypatch.setattr(slots, "NO_SLOTS_S", 0.0)
+        beats = len(engine.policies)
+        await running.until(lambda: len(engine.policies) > beats + 3)
+        assert control_plane.chunks[begun].state == "leased"
+        monkeypatch.setattr(slots, "STUCK_S", 0.0)
+        await running.until(lambda: control_plane.chunks[begun].state == "closed")
+        assert sorted(control_plane.results) == [1, 2]
+        assert sorted(engine.cancelled) == [3, 4, 5, 6, 7, 8]
+        engine.holds = lambda _line: False
+        set_slots(control_plane, 4)
+        await running.until(lambda: control_plane.done)
     assert all(len(records) == 1 for records in control_plane.results.values())

@@ -36,11 +36,6 @@ class HeldChunk:
         return self._no_more and self._known <= self.file.finished
 
     @property
-    def untouched(self) -> bool:
-        """True while no line of it has a result or runs."""
-        return self.closing is None and not self.running and not self.file.finished
-
-    @property
     def lines_left(self) -> int:
         """Lines without a result."""
         return max(0, self.lease.lines - len(self.file.finished))

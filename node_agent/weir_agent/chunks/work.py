@@ -21,6 +21,7 @@ from weir_agent.chunks.held import HeldChunk
 from weir_agent.chunks.lines import LineRunner
 from weir_agent.chunks.pace import Pace
 from weir_agent.chunks.pool import LinePool
+from weir_agent.chunks.slots import Slots
 from weir_agent.chunks.spool import DiskFullError, NoRoomError, Spool
 from weir_agent.control_plane import ControlPlane
 from weir_agent.journal import CrashJournal
@@ -32,7 +33,6 @@ LOOKAHEAD = 4
 AHEAD_S = 120.0
 MIN_HELD_LINES = 64
 MAX_CHUNKS = 256
-NO_SLOTS_S = 180.0  # a burst of online requests is over by then
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,9 +72,8 @@ class ChunkWork:
         self.chunks: dict[str, HeldChunk] = {}
         self._returned: dict[str, wire.ReturnedChunk] = {}
         self._closers: set[asyncio.Task[None]] = set()
-        self.slots = 0
         self._clock = clock
-        self._had_slots_s = clock()
+        self._slots = Slots(clock=clock)
         self._pace = Pace()
         self.disk = Disk(parts.spool, clock=clock)
         self.may_fetch, self.may_fill = asyncio.Event(), asyncio.Event()
@@ -185,21 +184,12 @@ class ChunkWork:
             log.info("spool.dropped", chunks=len(gone))
 
     def set_slots(self, slots: int) -> None:
-        """How many offline requests may run at once; said again every second by a living engine.
-
-        After `NO_SLOTS_S` without any, chunks of which nothing has begun go back: other pods may
-        have slots.
-        """
+        """How many offline requests may run at once; said again every second by a living engine."""
         self.cut_off.engine_answers()
-        if slots:
-            self._had_slots_s = self._clock()
-        elif self._clock() - self._had_slots_s >= NO_SLOTS_S:
-            for chunk in list(self.chunks.values()):
-                if chunk.untouched:
-                    self._close(chunk)
-        if slots != self.slots:
-            self.slots = slots
+        if self._slots.set(slots):
             self.wake()
+        for chunk in self._slots.given_up(self.chunks.values()):
+            self._close(chunk)
 
     async def hand_back(self, *, within_s: float) -> None:
         """Stops all work: finished lines are committed, leases without any are returned.
@@ -225,6 +215,11 @@ class ChunkWork:
         self.may_fill.set()
 
     @property
+    def slots(self) -> int:
+        """Offline requests that may run at once."""
+        return self._slots.now
+
+    @property
     def able(self) -> bool:
         """False while no line may enter the engine and no chunk may be taken."""
         return not (self.draining or self.disk.failed or self.engine_down)
@@ -247,7 +242,9 @@ class ChunkWork:
             self.disk_is_full(error)
             return
         self._parts.metrics.lines.labels(outcome).inc()
-        self._pace.finished(self._clock())
+        now_s = self._clock()
+        self._slots.had_result(now_s)
+        self._pace.finished(now_s)
         self.close_if_complete(chunk)
 
     # Ends of chunks.
