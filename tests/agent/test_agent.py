@@ -119,6 +119,25 @@ async def test_solo_lines_run_one_at_a_time_with_no_other_offline_line(
     assert all(line.solo == (line.line > 100) for line in engine.executed)
 
 
+async def test_a_suspect_whose_input_is_gone_keeps_nobody_waiting(
+    start_agent: StartAgent, control_plane: FakeControlPlane
+) -> None:
+    """It still runs alone when the input is back."""
+    gone = control_plane.add_chunk(completion_lines(2, first=101), solo=True)
+    control_plane.unreadable = {gone}
+    control_plane.add_chunk(completion_lines(8))
+    engine = FakeEngine(delay_s=0.005)
+    beside: dict[int, set[int]] = {}
+    engine.on_line = lambda line: beside.update({line.line: set(engine.resident)})
+    async with start_agent(engine) as running:
+        await running.until(lambda: sorted(control_plane.results) == list(range(1, 9)))
+        control_plane.add_chunk(completion_lines(40, first=11))
+        await running.until(lambda: len(control_plane.chunks) == 3 and 11 in beside)
+        control_plane.unreadable = set()
+        await running.until(lambda: control_plane.done)
+    assert {n: beside[n] for n in (101, 102)} == {101: {101}, 102: {102}}
+
+
 async def test_no_offline_line_runs_without_a_policy(
     start_agent: StartAgent, control_plane: FakeControlPlane
 ) -> None:

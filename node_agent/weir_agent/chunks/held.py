@@ -31,6 +31,12 @@ class HeldChunk:
         return self.closing is None and not self._no_more
 
     @property
+    def waits_for_input(self) -> bool:
+        """True while its next lines could not be fetched and none of the earlier ones is left."""
+        idle = not self.running and self._known <= self.file.finished
+        return bool(self.failed_fetches) and idle
+
+    @property
     def complete(self) -> bool:
         """True when every line has a result."""
         return self._no_more and self._known <= self.file.finished

@@ -231,8 +231,9 @@ class ChunkWork:
 
     @property
     def solo(self) -> HeldChunk | None:
-        """A chunk whose lines must run alone."""
-        return next((c for c in self.chunks.values() if c.lease.solo and c.closing is None), None)
+        """A chunk whose lines must run alone; others go on while its input cannot be had."""
+        alone = (c for c in self.chunks.values() if c.lease.solo and c.closing is None)
+        return next((chunk for chunk in alone if not chunk.waits_for_input), None)
 
     def store(self, chunk: HeldChunk, line: int, record: bytes, outcome: str) -> None:
         """A line has a result."""
