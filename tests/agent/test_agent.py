@@ -89,6 +89,22 @@ async def test_a_chunk_whose_lines_cannot_be_had_stops_no_other(
     assert told == {(gone, "503 storage_unavailable: storage_unavailable")}
 
 
+async def test_a_chunk_that_cannot_be_read_is_handed_back_and_others_come(
+    start_agent: StartAgent, control_plane: FakeControlPlane
+) -> None:
+    gone = control_plane.add_chunk(completion_lines(200, first=101))
+    control_plane.unreadable = {gone}
+    with capture_logs() as logs:
+        async with start_agent() as running:
+            await running.until(lambda: any(log["event"] == "chunk.not_read" for log in logs))
+            control_plane.add_chunk(completion_lines(50))
+            await running.until(lambda: len(control_plane.results) == 50)
+            await running.until(lambda: any(s["returned"] for s in control_plane.syncs))
+            control_plane.unreadable = set()
+            await running.until(lambda: control_plane.done)
+    assert len(control_plane.results) == 250
+
+
 async def test_the_window_is_four_times_the_slots(
     start_agent: StartAgent, control_plane: FakeControlPlane
 ) -> None:

@@ -23,6 +23,7 @@ log = structlog.get_logger(__name__)
 
 PAGE_LINES = 256
 IDLE_S = 0.25
+MOST_FAILED_FETCHES = 8  # half a minute at most; then it must not fill this pod any more
 FETCH_PAUSE_S, FETCH_PAUSE_MOST_S = 0.2, 10.0
 
 
@@ -76,6 +77,8 @@ class Feeder:
             if error.retry:
                 chunk.failed_fetches += 1
                 log.warning("chunk.not_read", chunk_id=chunk.lease.chunk_id, error=str(error))
+                if chunk.failed_fetches >= MOST_FAILED_FETCHES and chunk.waits_for_input:
+                    self._work.cancel(chunk.lease.chunk_id, "unreadable")
                 await asyncio.sleep(max(self._fetch_pause.pause_s(), error.retry_after_s or 0.0))
             elif self._work.chunks.get(chunk.lease.chunk_id) is chunk:
                 log.warning("chunk.unreadable", chunk_id=chunk.lease.chunk_id, error=str(error))
