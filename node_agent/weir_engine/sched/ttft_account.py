@@ -48,6 +48,9 @@ _FIRST_REQUESTS = 8
 # What was measured is forgotten when no online request got its first token for so long: without
 # traffic nothing else would ever correct it.
 _FORGET_S = 60.0
+# A request that comes after such a time can wait for this share of the threshold, even where
+# online traffic alone leaves nothing of it: it meets no other request that offline work delays.
+_QUIET_SHARE = 0.01
 # A known reference weighs as much as this many measured requests.
 _REFERENCE_REQUESTS = 30
 
@@ -64,7 +67,8 @@ class MeanTtftAccount(QuietAccount):
     present, offline work waits. The tolerance is what the SLO leaves over the latency of online
     traffic alone: the measured mean less the delay that offline work caused, and no less than the
     reference where there is one. So a burst of online requests earns nothing, and on a machine that
-    has become slower there is less to spend.
+    has become slower there is less to spend. A minute without online requests ends what keeps
+    offline work out: debts, a mean that is above a new account's, a tolerance of nothing.
 
     Source: design, "TTFT SLO: a virtual online request is always present"; the length follows from
     maximising (1 - c0/S) at mean residual S/2 (Poisson arrivals see time averages).
@@ -85,6 +89,7 @@ class MeanTtftAccount(QuietAccount):
         self._accrued_s2 = 0.0
         self._last_s: float | None = None
         self._quiet_since_s = 0.0
+        self._least_wait_s = 0.0
 
     @property
     def tolerance_s(self) -> float:
@@ -103,15 +108,16 @@ class MeanTtftAccount(QuietAccount):
         share_s = self._share_s
         # Savings lengthen a step by a part of it only: longer ones gain little and make a tail.
         wait_s = share_s + min(self._bank.level_s / horizon, _SAVINGS_SHARE * share_s)
-        return min(_MOST_SHARE * self._threshold_s, max(0.0, wait_s))
+        return min(_MOST_SHARE * self._threshold_s, max(self._least_wait_s, wait_s))
 
     def step_limit(self, load: OnlineLoad) -> StepLimit:
         """As long as the affordable wait pays for, or twice the fixed cost in turns."""
         if load.prefills or load.decoders:
             self._quiet_since_s = load.now_s
+        quiet_s = load.now_s - self._quiet_since_s
+        self._least_wait_s = _QUIET_SHARE * self._threshold_s if quiet_s >= _FORGET_S else 0.0
         if load.prefills:
             return StepLimit(seconds=load.base_s, reason="ttft-prefill")
-        quiet_s = load.now_s - self._quiet_since_s
         if quiet_s >= _FORGET_S and self._seen:
             self._forget()
         wait_s = self.wait_s
@@ -120,12 +126,15 @@ class MeanTtftAccount(QuietAccount):
         accrued_s2 = self._accrued_s2 + wait_s * elapsed_s
         if accrued_s2 >= 0:
             return StepLimit(seconds=length_s, reason="ttft-mean")
-        idle_s = -accrued_s2 / wait_s if wait_s > 0 else max(_FORGET_S - quiet_s, 0.0)
+        idle_s = -accrued_s2 / wait_s if wait_s > 0 else _FORGET_S
+        if quiet_s < _FORGET_S:
+            idle_s = min(idle_s, _FORGET_S - quiet_s)
         return StepLimit(seconds=load.base_s, reason="ttft-mean", idle_s=idle_s)
 
     def _forget(self) -> None:
         self._seen = 0
-        self._alone_s = self._first_alone_s
+        # What leaves more than a new account knows of is kept: a night does not undo a good day.
+        self._alone_s = min(self._alone_s, self._first_alone_s)
         self._bank.level_s = 0.0
 
     def on_step(self, times: StepTimes) -> None:

@@ -306,6 +306,38 @@ class TestMeanTtft:
             account.step_limit(load(float(now_s), decoders=1, earliest_token_s=float(now_s)))
         assert account.wait_s == 0.0
 
+    def test_an_objective_without_tolerance_lets_offline_work_go_on_in_quiet_times(self) -> None:
+        """What online traffic alone takes up whole: it is not there, so nobody has to wait."""
+        account = MeanTtftAccount(slo(Metric.TTFT, "mean", 0.1, reference_s=0.1))
+        now_s, offline_s = 0.0, 0.0
+        while now_s < 600:
+            limit = account.step_limit(load(now_s))
+            if limit.seconds > 0:
+                account.on_step(
+                    StepTimes(ended_s=now_s + 0.02, duration_s=0.02, base_s=0.0, offline=True)
+                )
+                now_s, offline_s = now_s + 0.02, offline_s + 0.02
+            else:
+                assert limit.idle_s  # to ask again at once would keep a core busy for nothing
+                now_s += limit.idle_s + 1e-9
+        assert offline_s > 30
+
+    def test_it_waits_while_online_requests_come_more_often(self) -> None:
+        account = MeanTtftAccount(slo(Metric.TTFT, "mean", 0.1, reference_s=0.1))
+        account.on_step(StepTimes(ended_s=0.1, duration_s=0.1, base_s=0.0, offline=True))
+        for now_s in range(1, 600):
+            account.step_limit(load(now_s, prefills=int(now_s % 30 == 0)))
+            assert account.wait_s == 0.0
+
+    def test_a_quiet_minute_does_not_undo_what_fast_requests_have_shown(self) -> None:
+        account = MeanTtftAccount(slo(Metric.TTFT, "mean", 0.2))
+        for _ in range(200):
+            account.on_first_token(0.05, offline_delay_s=0.0)
+        tolerance_s = account.tolerance_s
+        account.step_limit(load(0.0, decoders=1, base_s=0.01, earliest_token_s=0.0))
+        account.step_limit(load(100.0))
+        assert account.tolerance_s == tolerance_s
+
     def test_a_pause_of_the_machine_is_no_debt_of_hours(self) -> None:
         account = MeanTtftAccount(slo(Metric.TTFT, "mean", 0.2))
         account.on_step(StepTimes(ended_s=31.0, duration_s=30.0, base_s=0.0, offline=True))
