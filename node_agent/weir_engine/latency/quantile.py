@@ -19,6 +19,11 @@ _KNOT_S: tuple[float, ...] = tuple(_SMALLEST_S * 2 ** (i / _PER_OCTAVE) for i in
 _PRIOR_SIGMA = 0.1  # log-normal spread believed before anything was measured
 _LOWEST, _HIGHEST = 0.5, 20.0
 _REBUILD_EVERY = 16
+# A size that so many steps did not have is forgotten where one of its steps overran so many times
+# what any did lately: a limit that follows one pause of the machine keeps steps from that size, and
+# nothing else would ever correct it.
+_UNSEEN_STEPS = 4096
+_FAR = 2.0
 _MEDIAN = 0.5
 
 
@@ -29,6 +34,7 @@ class _Window:
     size: int
     ratios: deque[float] = field(default_factory=deque)
     ordered: list[float] = field(default_factory=list)
+    newest: int = 0  # the number of the step that was added last
 
     def add(self, ratio: float) -> None:
         if len(self.ratios) == self.size:
@@ -55,7 +61,7 @@ class ResidualQuantiles:
         self._pool = _Window(pool_window)
         self._buckets: list[_Window | None] = [None] * _KNOTS
         self._tables: dict[float, tuple[float, ...]] = {}
-        self._since_rebuild = 0
+        self._added = 0
 
     def add(self, predicted_s: float, actual_s: float) -> None:
         """Record what a step took that had been predicted at ``predicted_s``, both above 0."""
@@ -66,9 +72,10 @@ class ResidualQuantiles:
             bucket = self._buckets[index] = _Window(self._window)
         bucket.add(ratio)
         self._pool.add(ratio)
-        self._since_rebuild += 1
-        if self._since_rebuild >= _REBUILD_EVERY:
-            self._since_rebuild = 0
+        self._added += 1
+        bucket.newest = self._added
+        if self._added % _REBUILD_EVERY == 0:
+            self._forget_pauses()
             for q in self._tables:
                 self._tables[q] = self._build(q)
 
@@ -121,6 +128,14 @@ class ResidualQuantiles:
                     raise ConfigError(f"latency.residuals[{name}] has {ratio}: give ratios above 0")
                 made.add(_KNOT_S[int(name)], _KNOT_S[int(name)] * ratio)
         return made
+
+    def _forget_pauses(self) -> None:
+        most = _FAR * self._pool.ordered[-1]
+        for index, bucket in enumerate(self._buckets):
+            if bucket is None or self._added - bucket.newest < _UNSEEN_STEPS:
+                continue
+            if bucket.ordered[-1] > most:
+                self._buckets[index] = None
 
     def _add_table(self, q: float) -> tuple[float, ...]:
         if not q < 1:

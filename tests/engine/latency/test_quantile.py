@@ -47,6 +47,25 @@ def test_a_machine_that_turns_noisy_is_believed_within_a_few_hundred_steps() -> 
     assert quantiles.high(0.05, 0.95) == pytest.approx(0.05 * np.exp(1.645 * 0.3), rel=0.15)
 
 
+@pytest.mark.parametrize("slo_s", [0.04, 0.05, 0.06, 0.07])
+def test_one_pause_does_not_shorten_packed_steps_for_good(slo_s: float) -> None:
+    """Steps as long as a 99th percentile of TBT allows: none is longer, so none says better."""
+    rng = np.random.default_rng(5)
+    quantiles = ResidualQuantiles()
+
+    def packed(steps: int) -> float:
+        limit_s = 0.0
+        for _ in range(steps):
+            limit_s = max(quantiles.within(slo_s, 0.9965), slo_s / 2)
+            quantiles.add(limit_s, limit_s * float(rng.lognormal(0.0, 0.02)))
+        return limit_s
+
+    before_s = packed(1_000)
+    quantiles.add(before_s, 2.0)
+    assert packed(300) < 0.9 * before_s
+    assert packed(10_000) == pytest.approx(before_s, rel=0.03)
+
+
 @given(
     steps=st.lists(st.tuples(st.floats(1e-5, 100), st.floats(0.01, 50)), max_size=80),
     q=st.floats(0.51, 0.995),
