@@ -226,11 +226,13 @@ class OfflinePhase:
             return
         if self._ends.there and draft.work:
             return
-        if len(running) == 1 and not self._keeps_others_out(draft, policy):
+        if len(running) == 1 and not self._keeps_others_out(draft, policy, running[0]):
             return
         last = max(running, key=lambda request: (request.arrival_s, request.id))
         draft.drop(last, self._state.kv.releasable_blocks([last.id]), reason="offline-needs-room")
 
-    def _keeps_others_out(self, draft: StepDraft, policy: Policy) -> bool:
-        full = draft.offline_blocks >= policy.offline_kv_blocks > 0
-        return full and self._state.offline_waiting > 0
+    def _keeps_others_out(self, draft: StepDraft, policy: Policy, alone: Request) -> bool:
+        """True while others wait and it cannot compute the rest of what it has."""
+        rest = draft.blocks_for(alone.computed_tokens, alone.remaining_tokens)
+        outgrown = draft.offline_blocks + rest > policy.offline_kv_blocks > 0
+        return outgrown and self._state.offline_waiting > 0

@@ -246,6 +246,21 @@ def test_a_request_that_may_become_too_long_runs_when_it_is_alone() -> None:
     assert engine.scheduler.state.running_offline
 
 
+def test_a_prompt_that_outgrows_a_lowered_threshold_lets_others_go_on() -> None:
+    """Its next piece takes more than one block: it stops short of the threshold."""
+    engine = MiniEngine(blocks=64, max_batched_tokens=12)
+    engine.add(request("long", online=False, prompt=60, output=2))
+    for _ in range(3):
+        engine.step()  # nine blocks
+    engine.scheduler.set_policy(Policy(offline_kv_blocks=10, offline_seq_slots=8))
+    for number in range(3):
+        engine.add(request(f"short{number}", online=False, prompt=8, output=2, at=1.0))
+    engine.run(40, left=1)
+    assert set(engine.live) == {"long"}
+    engine.scheduler.set_policy(Policy(offline_kv_blocks=32, offline_seq_slots=8))
+    engine.run(40)
+
+
 def test_one_that_outgrows_a_lowered_threshold_lets_others_go_on() -> None:
     engine = MiniEngine(blocks=64, policy=Policy(offline_kv_blocks=57, offline_seq_slots=8))
     engine.add(request("large", online=False, prompt=30 * BLOCK, output=40))
