@@ -13,7 +13,7 @@ from unittest.mock import patch
 from typing_extensions import override
 
 from benchmarks.weir_parts.traces import TRACES
-from benchmarks.weir_parts.victims import CHOICES
+from benchmarks.weir_parts.victims import LatestFirst, ShortestTailFirst
 from weir_engine.config import Metric, Slo
 from weir_engine.presets import SEATS
 from weir_engine.sched import budget, online_phase, tbt_account
@@ -80,10 +80,8 @@ VARIANTS: dict[str, Patches] = {
         partial(patch.object, budget, "MeanTbtAccount", KneeMeanAccount),
     ),
     "knee-linear": (partial(patch.object, budget, "MeanTbtAccount", KneeMeanAccount),),
-    **{
-        name: (partial(patch.object, online_phase, "offline_victims", CHOICES[name]),)
-        for name in _PREEMPTING
-    },
+    "victims-tail": (partial(patch.object, online_phase, "Displaceable", ShortestTailFirst),),
+    "victims-last": (partial(patch.object, online_phase, "Displaceable", LatestFirst),),
     "no-deadlines": (nullcontext,),
     "fixed-threshold": (nullcontext,),
 }

@@ -1,7 +1,6 @@
-"""The parts of preset weir: every variant runs, and is what its name says."""
+"""The parts of preset weir: what stands in for one really decides, and is what its name says."""
 
-from dataclasses import replace
-from unittest.mock import patch
+from contextlib import ExitStack
 
 import pytest
 
@@ -9,20 +8,26 @@ from benchmarks import engine_builds
 from benchmarks.engine_builds import CompiledEngineError
 from benchmarks.papers.ablation import AT_ONCE, NO_ROOM, PROMPTS_ALONE, without
 from benchmarks.weir_parts.run import run
-from benchmarks.weir_parts.variants import Cell
-from benchmarks.weir_parts.victims import CHOICES
-from tests.engine.sim.runs import SHAPE, offline, online, replica
-from weir_engine.sched import online_phase
+from benchmarks.weir_parts.variants import VARIANTS, Cell
+from tests.engine.sched.mini_engine import MiniEngine, request
 
 
-@pytest.mark.parametrize("name", CHOICES)
-def test_every_choice_of_victims_serves_online_requests_that_lack_blocks(name: str) -> None:
-    scarce = replace(replica(), shape=replace(SHAPE, total_blocks=70))
-    arrivals = online(rate_s=4.0)
-    with patch.object(online_phase, "offline_victims", CHOICES[name]):
-        result = scarce.simulate(online=arrivals, offline=offline(), until_s=120.0)
-    assert len(result.online) == len(arrivals)
-    assert result.preemptions > 0
+@pytest.mark.parametrize(
+    ("variant", "victim"), [("weir", "old"), ("victims-tail", "new"), ("victims-last", "new")]
+)
+def test_another_choice_of_victims_preempts_another_request(variant: str, victim: str) -> None:
+    """The older one loses fewest tokens a block, the newer one fewest beyond its full blocks."""
+    engine = MiniEngine(blocks=12, max_seqs=4)
+    for name, prompt, at in (("old", 5, 0.0), ("new", 28, 0.001)):
+        offline = engine.add(request(name, online=False, prompt=prompt, output=8, at=at))
+        offline.expected_output_tokens = 1
+    engine.step()
+    engine.add(request("on", online=True, prompt=16, output=2, at=engine.now_s))
+    with ExitStack() as stack:
+        for enter in VARIANTS[variant]:
+            stack.enter_context(enter())
+        plan = engine.step()
+    assert [gone.request_id for gone in plan.preempt] == [victim]
 
 
 @pytest.mark.parametrize("arm", [PROMPTS_ALONE, NO_ROOM, AT_ONCE])

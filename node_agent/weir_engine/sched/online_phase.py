@@ -17,7 +17,7 @@ from weir_engine.sched.fewest_late import FewestLate
 from weir_engine.sched.order import OnlineOrder
 from weir_engine.sched.pace import Pace
 from weir_engine.sched.plan import Work
-from weir_engine.sched.preemption import everyone, offline_victims, online_victim
+from weir_engine.sched.preemption import Displaceable, Lack, online_victim
 from weir_engine.sched.prompt_queue import queue_s, token_s
 from weir_engine.sched.state import SchedulerState
 
@@ -295,21 +295,19 @@ class OnlinePhase:
         lacking = blocks - draft.blocks_left
         if not (slots or admit) and self._ends.claimed(draft, lacking) is not None:
             return True
-        offline = [
-            candidate
-            for candidate in self._state.running_offline.values()
-            if candidate.id not in draft.preempted
-        ]
-        victims = offline_victims(
-            offline,
-            blocks=lacking,
-            slots=slots,
+        offline = Displaceable(
+            [
+                candidate
+                for candidate in self._state.running_offline.values()
+                if candidate.id not in draft.preempted
+            ],
             releasable=kv.releasable_blocks,
             adopted_blocks=draft.adopted_blocks,
         )
+        victims = offline.victims(Lack(lacking, slots))
         if victims is None and admit:
             return False
-        for victim, freed in victims or everyone(offline, kv.releasable_blocks):
+        for victim, freed in offline.everyone() if victims is None else victims:
             draft.drop(victim, freed, reason="online-needs-room")
         if victims is not None:
             return True

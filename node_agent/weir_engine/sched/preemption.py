@@ -1,12 +1,28 @@
 """Who gives way when online work needs blocks or a slot. Pure choices over running requests."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from weir_engine.ids import RequestId
 from weir_engine.request import Request
 
 Releasable = Callable[[Sequence[RequestId]], int]
+
+
+class Lack(NamedTuple):
+    """What online work has too little of; 0 or less of one: there is enough."""
+
+    blocks: int
+    slots: int = 0
+
+    @property
+    def is_met(self) -> bool:
+        """True when nothing is missing."""
+        return self.blocks <= 0 and self.slots <= 0
+
+    def less(self, blocks: int, slots: int) -> "Lack":
+        """What is still missing when so much came free."""
+        return Lack(self.blocks - blocks, self.slots - slots)
 
 
 class Victim(NamedTuple):
@@ -16,91 +32,89 @@ class Victim(NamedTuple):
     releasable: int
 
 
-def offline_victims(
-    running: Sequence[Request],
-    *,
-    blocks: int,
-    slots: int,
-    releasable: Releasable,
-    adopted_blocks: int = 0,
-) -> list[Victim] | None:
-    """The offline requests to preempt so that ``blocks`` and ``slots`` come free; None: not enough.
+class Displaceable:
+    """The running offline requests that may give way in a step, and what comes free with them.
 
-    Those that lose least go first: fewest tokens to compute again for each block freed, the latest
-    arrival on ties. A request whose blocks are all shared frees none and is
-    taken for its slot only. Where that is not enough, requests that share a prefix go together,
-    with the blocks that they share. ``releasable`` are the blocks that some requests hold and
-    nobody else, of which ``adopted_blocks`` may have been taken meanwhile.
+    ``releasable`` are the blocks that some requests hold and nobody else, of which
+    ``adopted_blocks`` may have been taken meanwhile.
 
     Source: Weir; HyGen §4.1 preempts by queue priority, BROS §5.2 by swap cost.
     """
-    found = _one_by_one(running, blocks, slots, releasable, adopted_blocks)
-    return found or _by_family(running, blocks, slots, releasable, adopted_blocks)
 
+    def __init__(
+        self, running: Sequence[Request], *, releasable: Releasable, adopted_blocks: int = 0
+    ) -> None:
+        self.running = running
+        self._releasable = releasable
+        self._adopted_blocks = adopted_blocks
 
-def everyone(running: Sequence[Request], releasable: Releasable) -> list[Victim]:
-    """All of them, with all that comes free."""
-    if not running:
-        return []
-    *others, last = running
-    together = releasable([request.id for request in running])
-    return [*(Victim(request, 0) for request in others), Victim(last, together)]
+    def victims(self, lack: Lack) -> list[Victim] | None:
+        """Those to preempt so that nothing is missing any more; None: all are not enough.
 
+        Those that lose least go first. A request whose blocks are all shared frees none and is
+        taken for its slot only. Where that is not enough, requests that share a prefix go together,
+        with the blocks that they share.
+        """
+        return self._one_by_one(lack) or self._by_family(lack)
 
-def _one_by_one(
-    running: Sequence[Request],
-    blocks: int,
-    slots: int,
-    releasable: Releasable,
-    adopted_blocks: int,
-) -> list[Victim] | None:
-    scored = []
-    for request in running:
-        own = releasable([request.id])
-        freed = max(0, own - adopted_blocks)
-        lost = request.computed_tokens / max(freed, 1)
-        scored.append((freed == 0 and slots == 0, lost, -request.arrival_s, request.id, freed, own))
-    scored.sort()
-    by_id = {request.id: request for request in running}
-    victims: list[Victim] = []
-    for useless, _, _, request_id, freed, own in scored:
-        if blocks <= 0 and slots <= 0:
-            break
-        if useless or (slots <= 0 and freed == 0):
-            continue
-        victims.append(Victim(by_id[request_id], own))
-        blocks -= freed
-        slots -= 1
-    return victims if blocks <= 0 and slots <= 0 else None
+    def everyone(self) -> list[Victim]:
+        """All of them, with all that comes free."""
+        return self._together(self.running)
 
+    def in_turn(self, releasable: Mapping[RequestId, int]) -> list[Request]:
+        """Who goes first: fewest tokens to compute again for each block freed, then the latest.
 
-def _by_family(
-    running: Sequence[Request],
-    blocks: int,
-    slots: int,
-    releasable: Releasable,
-    adopted_blocks: int,
-) -> list[Victim] | None:
-    families: dict[object, list[Request]] = {}
-    for request in running:
-        # Whoever shares any block shares the first one.
-        first = request.block_hashes[0] if request.block_hashes else request.id
-        families.setdefault(first, []).append(request)
-    scored = []
-    for members in families.values():
-        victims = everyone(members, releasable)
-        freed = max(0, victims[-1].releasable - adopted_blocks)
-        lost = sum(request.computed_tokens for request in members)
-        scored.append((lost / max(freed, 1), members[0].id, freed, victims))
-    scored.sort(key=lambda item: item[:2])
-    found: list[Victim] = []
-    for _, _, freed, victims in scored:
-        if blocks <= 0 and slots <= 0:
-            break
-        found += victims
-        blocks -= freed
-        slots -= len(victims)
-    return found if blocks <= 0 and slots <= 0 else None
+        ``releasable`` are each one's own blocks.
+        """
+
+        def loss(request: Request) -> tuple[float, float, RequestId]:
+            lost = request.computed_tokens / max(self._sure(releasable[request.id]), 1)
+            return lost, -request.arrival_s, request.id
+
+        return sorted(self.running, key=loss)
+
+    def _one_by_one(self, lack: Lack) -> list[Victim] | None:
+        own = {request.id: self._releasable([request.id]) for request in self.running}
+        victims: list[Victim] = []
+        for request in self.in_turn(own):
+            if lack.is_met:
+                break
+            freed = self._sure(own[request.id])
+            if freed or lack.slots > 0:
+                victims.append(Victim(request, own[request.id]))
+                lack = lack.less(freed, 1)
+        return victims if lack.is_met else None
+
+    def _by_family(self, lack: Lack) -> list[Victim] | None:
+        families: dict[object, list[Request]] = {}
+        for request in self.running:
+            # Whoever shares any block shares the first one.
+            first = request.block_hashes[0] if request.block_hashes else request.id
+            families.setdefault(first, []).append(request)
+        scored = []
+        for members in families.values():
+            victims = self._together(members)
+            freed = self._sure(victims[-1].releasable)
+            lost = sum(request.computed_tokens for request in members)
+            scored.append((lost / max(freed, 1), members[0].id, freed, victims))
+        scored.sort(key=lambda item: item[:2])
+        found: list[Victim] = []
+        for _, _, freed, victims in scored:
+            if lack.is_met:
+                break
+            found += victims
+            lack = lack.less(freed, len(victims))
+        return found if lack.is_met else None
+
+    def _together(self, requests: Sequence[Request]) -> list[Victim]:
+        if not requests:
+            return []
+        *others, last = requests
+        releasable = self._releasable([request.id for request in requests])
+        return [*(Victim(request, 0) for request in others), Victim(last, releasable)]
+
+    def _sure(self, releasable: int) -> int:
+        return max(0, releasable - self._adopted_blocks)
 
 
 def online_victim(running: Iterable[Request], needy: Request) -> Request | None:

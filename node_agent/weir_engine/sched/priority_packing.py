@@ -24,7 +24,7 @@ from weir_engine.sched.offline_admission import waits_for_leader
 from weir_engine.sched.packed_step import PackedStep, Share
 from weir_engine.sched.packing import Packed
 from weir_engine.sched.plan import StepOutcome, StepPlan
-from weir_engine.sched.preemption import everyone, offline_victims
+from weir_engine.sched.preemption import Displaceable, Lack
 from weir_engine.sched.remaining_time import RemainingTime
 from weir_engine.sched.state import SchedulerState
 
@@ -170,19 +170,17 @@ class PriorityPacking(StepListener):
         lacking = share.blocks - draft.blocks_left
         if not slots and (lacking <= 0 or self._ends.claimed(draft, lacking) is not None):
             return True
-        offline = self._droppable(draft, self._state.running_offline.values())
-        if share.hit is not None:  # those who give way may hold blocks of the hit
-            lacking += -(-share.hit.tokens // draft.block_size_tokens)
-        victims = offline_victims(
-            offline,
-            blocks=lacking,
-            slots=slots,
+        offline = Displaceable(
+            self._droppable(draft, self._state.running_offline.values()),
             releasable=self._state.kv.releasable_blocks,
             adopted_blocks=draft.adopted_blocks,
         )
+        if share.hit is not None:  # those who give way may hold blocks of the hit
+            lacking += -(-share.hit.tokens // draft.block_size_tokens)
+        victims = offline.victims(Lack(lacking, slots))
         if victims is None and share.hit is not None:
             return False
-        for victim, freed in victims or everyone(offline, self._state.kv.releasable_blocks):
+        for victim, freed in offline.everyone() if victims is None else victims:
             draft.drop(victim, freed, reason="online-needs-room")
         return self._drop_online(draft, step, share)
 
