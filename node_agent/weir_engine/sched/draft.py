@@ -10,6 +10,7 @@ from weir_engine.kv.view import KvView, PrefixHit
 from weir_engine.latency.features import StepShape
 from weir_engine.request import Request
 from weir_engine.sched.plan import Preemption, Work
+from weir_engine.sched.preemption import freed_of
 
 
 class StepDraft:
@@ -18,7 +19,8 @@ class StepDraft:
     ``tokens_left``, ``blocks_left`` and ``seqs_left`` are what the engine still has;
     ``offline_blocks`` is the offline holding as the step would leave it, ``ends_prompt`` says that
     an online request gets its first token from the step, ``lacks_room`` that one waits for blocks
-    or a slot, ``admitted`` how many shares are of requests that did not run before.
+    or a slot, ``adopted_blocks`` were found by admissions and not yet missed by a preemption,
+    ``admitted`` says how many shares are of requests that did not run before.
     """
 
     __slots__ = (
@@ -139,10 +141,6 @@ class StepDraft:
         """
         return -(-hit.tokens // self.block_size_tokens) if self.preempted else hit.free_blocks
 
-    def freed_by(self, releasable_blocks: int) -> int:
-        """Blocks that a preemption frees, at least: some may have been adopted in this step."""
-        return max(0, releasable_blocks - self.adopted_blocks)
-
     def admit(self, request: Request, hit: PrefixHit, tokens: int, *, reason: str) -> None:
         """A request joins with this hit and so many tokens behind it."""
         offline = not request.is_online
@@ -198,7 +196,8 @@ class StepDraft:
         self, request: Request, releasable_blocks: int, *, reason: str, to_cpu: bool = False
     ) -> None:
         """Preempt a running request before the step."""
-        freed_blocks = self.freed_by(releasable_blocks)
+        # At least: some may have been adopted in this step.
+        freed_blocks, self.adopted_blocks = freed_of(releasable_blocks, self.adopted_blocks)
         self.preempt.append(Preemption(request_id=request.id, reason=reason, to_cpu=to_cpu))
         self.preempted.add(request.id)
         self.released.update(request.block_hashes)

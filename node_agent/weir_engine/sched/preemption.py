@@ -35,8 +35,8 @@ class Victim(NamedTuple):
 class Displaceable:
     """The running offline requests that may give way in a step, and what comes free with them.
 
-    ``releasable`` are the blocks that some requests hold and nobody else, of which
-    ``adopted_blocks`` may have been taken meanwhile.
+    ``releasable`` are the blocks that some requests hold and nobody else. Of the blocks of all of
+    them ``adopted_blocks`` may have been taken meanwhile: it is not known whose.
 
     Source: Weir; HyGen §4.1 preempts by queue priority, BROS §5.2 by swap cost.
     """
@@ -68,7 +68,7 @@ class Displaceable:
         """
 
         def loss(request: Request) -> tuple[float, float, RequestId]:
-            lost = request.computed_tokens / max(self._sure(releasable[request.id]), 1)
+            lost = request.computed_tokens / max(releasable[request.id], 1)
             return lost, -request.arrival_s, request.id
 
         return sorted(self.running, key=loss)
@@ -76,12 +76,14 @@ class Displaceable:
     def _one_by_one(self, lack: Lack) -> list[Victim] | None:
         own = {request.id: self._releasable([request.id]) for request in self.running}
         victims: list[Victim] = []
+        adopted = self._adopted_blocks
         for request in self.in_turn(own):
             if lack.is_met:
                 break
-            freed = self._sure(own[request.id])
-            if freed or lack.slots > 0:
-                victims.append(Victim(request, own[request.id]))
+            releasable = own[request.id]
+            if releasable or lack.slots > 0:
+                victims.append(Victim(request, releasable))
+                freed, adopted = freed_of(releasable, adopted)
                 lack = lack.less(freed, 1)
         return victims if lack.is_met else None
 
@@ -94,15 +96,16 @@ class Displaceable:
         scored = []
         for members in families.values():
             victims = self._together(members)
-            freed = self._sure(victims[-1].releasable)
             lost = sum(request.computed_tokens for request in members)
-            scored.append((lost / max(freed, 1), members[0].id, freed, victims))
+            scored.append((lost / max(victims[-1].releasable, 1), members[0].id, victims))
         scored.sort(key=lambda item: item[:2])
         found: list[Victim] = []
-        for _, _, freed, victims in scored:
+        adopted = self._adopted_blocks
+        for _, _, victims in scored:
             if lack.is_met:
                 break
             found += victims
+            freed, adopted = freed_of(victims[-1].releasable, adopted)
             lack = lack.less(freed, len(victims))
         return found if lack.is_met else None
 
@@ -113,8 +116,11 @@ class Displaceable:
         releasable = self._releasable([request.id for request in requests])
         return [*(Victim(request, 0) for request in others), Victim(last, releasable)]
 
-    def _sure(self, releasable: int) -> int:
-        return max(0, releasable - self._adopted_blocks)
+
+def freed_of(releasable: int, adopted_blocks: int) -> tuple[int, int]:
+    """(Blocks that come free for sure, adopted blocks that others may still lack)."""
+    taken = min(releasable, max(adopted_blocks, 0))
+    return releasable - taken, adopted_blocks - taken
 
 
 def online_victim(running: Iterable[Request], needy: Request) -> Request | None:

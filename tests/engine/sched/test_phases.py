@@ -205,6 +205,38 @@ def test_offline_gives_its_slot_when_all_are_taken() -> None:
     assert "on" in tokens_of(plan)
 
 
+def test_beside_an_admission_with_a_hit_a_prompt_preempts_no_more_than_it_needs() -> None:
+    """The blocks of the hit are online's own: ten missing ones do not cost all ten of offline's."""
+    late = Slo(metric=Metric.TTFT, statistic="p99", threshold_s=0.3)
+    engine = MiniEngine(slos=(late,), blocks=150, max_seqs=32)
+    engine.add(request("first", online=True, prompt=36, output=1, prefix="sys", shared_blocks=8))
+    engine.run()
+    for number in range(10):
+        engine.add(request(f"off{number}", online=False, prompt=16, output=8, at=engine.now_s))
+    for _ in range(6):
+        engine.step()
+    tokens = engine.kv.free_blocks * BLOCK - 8
+    engine.add(request("long", online=True, prompt=tokens, output=2, at=engine.now_s))
+    for number in range(7):  # the long one would be late: each of these goes first
+        engine.step()
+        name = f"short{number}"
+        engine.add(
+            request(
+                name,
+                online=True,
+                prompt=40,
+                output=6,
+                at=engine.now_s,
+                prefix="sys",
+                shared_blocks=8,
+            )
+        )
+    gone = [len(plan.preempt) for plan in engine.plans if plan.preempt]
+    assert gone  # it did lack blocks
+    assert max(gone) <= 3
+    engine.run()
+
+
 def test_the_threshold_bounds_offline_blocks_and_slots_bound_requests() -> None:
     engine = MiniEngine(policy=Policy(offline_kv_blocks=6, offline_seq_slots=1))
     for i in range(3):
