@@ -19,6 +19,12 @@ class Need(NamedTuple):
     held: float
 
 
+def known_need(draft: StepDraft, request: Request, hit_tokens: int, adopted: int) -> Need:
+    """For the tokens that a request has, whatever it may produce."""
+    known = draft.blocks_behind(hit_tokens, request.known_tokens - hit_tokens) + adopted
+    return Need(known, known)
+
+
 class KvGrowth(Protocol):
     """Blocks that the running offline requests, and one more, ask for."""
 

@@ -9,9 +9,10 @@ from typing import Final
 
 from weir_engine.config import Policy
 from weir_engine.ids import BlockHash
+from weir_engine.kv.view import PrefixHit
 from weir_engine.request import Request
 from weir_engine.sched.draft import StepDraft
-from weir_engine.sched.kv_growth import GrowthToEnds, GrowthToPeak, KvGrowth, Need
+from weir_engine.sched.kv_growth import GrowthToEnds, GrowthToPeak, KvGrowth, Need, known_need
 from weir_engine.sched.online_room import OnlineRoom
 from weir_engine.sched.state import SchedulerState
 from weir_engine.sched.step_room import StepRoom
@@ -77,7 +78,7 @@ class OfflineAdmission:
             tokens = self._step_room.chunk_tokens(
                 draft, hit.tokens, remaining, limit_s, must_move=must_move
             )
-            need = growth.need(draft, request, hit.tokens, draft.hit_blocks(hit))
+            need = self._need(growth, draft, request, hit)
             fits = need.free <= draft.blocks_left - spare
             if tokens == 0 or not (fits and _allowed(draft, policy, need)):
                 return
@@ -86,6 +87,14 @@ class OfflineAdmission:
             draft.computing.update(request.block_hashes[hit.tokens // draft.block_size_tokens :])
             if request.solo:
                 return
+
+    def _need(self, growth: KvGrowth, draft: StepDraft, request: Request, hit: PrefixHit) -> Need:
+        """What it asks for; alone one that would outgrow the cache may turn out shorter."""
+        adopted = draft.hit_blocks(hit)
+        need = growth.need(draft, request, hit.tokens, adopted)
+        if draft.offline_seqs == 0 and need.free > self._state.kv.total_blocks:
+            return known_need(draft, request, hit.tokens, adopted)
+        return need
 
     def _spare_blocks(self, draft: StepDraft) -> float:
         """What an admission leaves free for online to grow into."""

@@ -160,3 +160,12 @@ def test_paged_blocks_have_no_fronts() -> None:
     ends = BothEnds(kv, SwapModel())
     assert not ends.there
     assert ends.missing(request("c", online=False)).blocks == 0
+
+
+def test_one_that_is_expected_to_outgrow_the_cache_runs_alone() -> None:
+    """Lines without ``max_tokens`` are expected to be long; this one is not."""
+    engine = both_ends(blocks=8)
+    open_ended = engine.add(request("open", online=False, prompt=24, output=4))
+    open_ended.expected_output_tokens = 256
+    engine.add(request("next", online=False, prompt=8, output=4, at=0.001))
+    engine.run()
