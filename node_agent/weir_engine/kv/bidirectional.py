@@ -143,9 +143,9 @@ class BidirectionalKvManager(KvManager):
         holding = self._holdings.of(request.id)
         disturbed = self._disturbed(request.id)
         moving = [block for block, shared in disturbed.items() if shared.front is not None]
-        if len(moving) > self._free.num_free:
+        if len(moving) > self.free_blocks:
             raise CapacityError(
-                f"request {request.id} must move {len(moving)} blocks and {self._free.num_free} "
+                f"request {request.id} must move {len(moving)} blocks and {self.free_blocks} "
                 "are free; leave it out of the step"
             )
         slots = 0
@@ -154,7 +154,7 @@ class BidirectionalKvManager(KvManager):
             if shared.front is not None:
                 self._by_front[shared.front.id].discard(block)
                 (holding.blocks[shared.back_at],) = self._take_fresh(request, 1, at=shared.back_at)
-                self._table.release(block, online=False)
+                self._cache.leave(block, online=False)
             self._forget(block, shared)
         self.copies.in_slots += slots
         return slots
@@ -169,14 +169,14 @@ class BidirectionalKvManager(KvManager):
 
     @override
     def _check_room(self, request: Request, blocks: int) -> None:
-        lacking = blocks - self._free.num_free
+        lacking = blocks - self.free_blocks
         if lacking > 0 and request.is_online and self.claims(lacking) is not None:
             return
         super()._check_room(request, blocks)
 
     @override
     def _take_fresh(self, request: Request, count: int, *, at: int) -> list[int]:
-        free = min(count, self._free.num_free)
+        free = min(count, self.free_blocks)
         blocks = super()._take_fresh(request, free, at=at)
         for claim in list(islice(self._claim_order(), count - free)):
             self._share(claim, request, at + len(blocks))
@@ -184,13 +184,13 @@ class BidirectionalKvManager(KvManager):
         return blocks
 
     @override
-    def _cache(self, blocks: list[int], block_hashes: list[BlockHash], *, online: bool) -> None:
+    def _offer(self, blocks: list[int], block_hashes: list[BlockHash], *, online: bool) -> None:
         # One that was shared stays private to whoever keeps it.
         shared = self._shared.keys()
         if not shared.isdisjoint(blocks):
             kept = [at for at, block in enumerate(blocks) if block not in shared]
             blocks, block_hashes = [blocks[at] for at in kept], [block_hashes[at] for at in kept]
-        super()._cache(blocks, block_hashes, online=online)
+        super()._offer(blocks, block_hashes, online=online)
 
     def _share(self, claim: Claim, front: Request, front_at: int) -> None:
         own = self._by_back.setdefault(claim.back.id, {})
@@ -200,7 +200,7 @@ class BidirectionalKvManager(KvManager):
             self._shared[claim.block] = shared
         shared.front, shared.front_at = front, front_at
         self._by_front.setdefault(front.id, set()).add(claim.block)
-        self._table.take(claim.block, online=True)
+        self._cache.share(claim.block, online=True)
 
     def _forget(self, block: int, shared: SharedBlock) -> None:
         del self._shared[block]
@@ -212,16 +212,11 @@ class BidirectionalKvManager(KvManager):
         return {block: shared for block, shared in own.items() if shared.disturbs(size)}
 
     def _claim_order(self) -> Iterator[Claim]:
-        hashes, references = self._table.hashes, self._table.references
         backs = [
             Back(request, self._holdings.of(request_id).blocks, bool(self._by_back.get(request_id)))
             for request_id, request in self._offline.items()
         ]
-
-        def usable(block: int) -> bool:
-            return hashes[block] is None and references[block] == 1
-
-        return self._order(backs, usable, self._block_size)
+        return self._order(backs, self._cache.is_private, self._block_size)
 
     @override
     def _both_ends(self) -> frozenset[int]:

@@ -1,23 +1,18 @@
-"""The KV blocks of one engine: allocation, prefix cache, eviction, counts by class.
+"""Which request holds which KV blocks of one engine: admission, growth, preemption, end.
 
 Used by the simulator and by weir_torch; under vLLM its own block pool takes this place. What to
 admit or preempt is the scheduler's decision: an allocation that does not fit is an error here.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import groupby, islice
+from itertools import groupby
+from typing import ClassVar
 
 from weir_engine.errors import CapacityError, ConfigError, InvariantError
 from weir_engine.ids import BlockHash, RequestClass, RequestId
-from weir_engine.kv.audit import audit
-from weir_engine.kv.block import BlockTable
+from weir_engine.kv.block_cache import BlockCache
 from weir_engine.kv.eviction import EvictionPolicy
-from weir_engine.kv.free_list import ClassedFreeList
-from weir_engine.kv.hits import KnownHits
 from weir_engine.kv.holdings import Holding, Holdings
-from weir_engine.kv.prefix_index import PrefixIndex
-from weir_engine.kv.references import ReferenceCounter
 from weir_engine.kv.reserve import blocks_for
 from weir_engine.kv.usage import HitCounts, HitTally, KvUsage
 from weir_engine.kv.view import PrefixHit
@@ -36,6 +31,8 @@ class KvManager:
         ConfigError: no blocks, or a block of no tokens.
     """
 
+    cache_type: ClassVar[type[BlockCache]] = BlockCache
+
     def __init__(
         self,
         *,
@@ -50,27 +47,23 @@ class KvManager:
                 "total_blocks and block_size_tokens must be 1 or more, got "
                 f"{total_blocks} and {block_size_tokens}"
             )
-        self._total = total_blocks
         self._block_size = block_size_tokens
-        self._prefix_cache = prefix_cache
-        self._table = BlockTable(total_blocks)
-        self._free = ClassedFreeList(total_blocks, policy=eviction, guard_blocks=guard_blocks)
-        self._index = PrefixIndex()
-        self._waiting = ReferenceCounter(self._on_references)
-        self._holdings = Holdings(block_size_tokens=block_size_tokens)
-        self._hits = KnownHits(
-            self._index, self._table.references, block_size_tokens=block_size_tokens
+        self._cache = self.cache_type(
+            total_blocks=total_blocks,
+            block_size_tokens=block_size_tokens,
+            eviction=eviction,
+            guard_blocks=guard_blocks,
+            prefix_cache=prefix_cache,
         )
-        self._next_evicted: dict[int, frozenset[BlockHash]] = {}  # emptied by every change
+        self._holdings = Holdings(block_size_tokens=block_size_tokens)
         self._hit_tally = HitTally()
-        self._evicted_cached = 0
 
     # -- reading (KvView) -------------------------------------------------------------------
 
     @property
     def total_blocks(self) -> int:
         """Blocks there are in all."""
-        return self._total
+        return self._cache.total
 
     @property
     def block_size_tokens(self) -> int:
@@ -80,12 +73,12 @@ class KvManager:
     @property
     def free_blocks(self) -> int:
         """Blocks held by no request; cached ones are included, they can be evicted."""
-        return self._free.num_free
+        return self._cache.num_free
 
     @property
     def offline_only_blocks(self) -> int:
         """Blocks referenced by offline requests, by no online one since they were last free."""
-        return self._table.offline_only
+        return self._cache.offline_only
 
     def held_blocks(self, request_id: RequestId) -> int:
         """Blocks that the request references now; 0 for one that is not running."""
@@ -94,31 +87,20 @@ class KvManager:
 
     def releasable_blocks(self, request_ids: Sequence[RequestId]) -> int:
         """Blocks that only these requests reference."""
-        held: Counter[int] = Counter()
-        for request_id in request_ids:
-            holding = self._holdings.find(request_id)
-            if holding is not None:
-                held.update(holding.blocks)
-        references = self._table.references
-        return sum(references[block] == count for block, count in held.items())
+        holdings = map(self._holdings.find, request_ids)
+        return self._cache.releasable([held.blocks for held in holdings if held is not None])
 
     def hit(self, request: Request) -> PrefixHit:
         """The prefix hit that an admission now would get: at most the known tokens - 1."""
-        return self._hits.hit(request)
+        return self._cache.hit(request)
 
     def is_cached(self, block_hash: object) -> bool:
         """True when a computed block of that hash is in the cache."""
-        return block_hash in self._index
+        return self._cache.is_cached(block_hash)
 
     def next_evicted(self, blocks: int) -> frozenset[BlockHash]:
         """Hashes that would leave the cache if ``blocks`` blocks were allocated now."""
-        known = self._next_evicted.get(blocks)
-        if known is None:
-            hashes = self._table.hashes
-            first = {hashes[block] for block in islice(self._free, blocks)}
-            known = frozenset([block_hash for block_hash in first if block_hash is not None])
-            self._next_evicted[blocks] = known
-        return known
+        return self._cache.next_evicted(blocks)
 
     def blocks(self, request_id: RequestId) -> tuple[int, ...]:
         """The request's block table; empty for one that is not running."""
@@ -131,22 +113,13 @@ class KvManager:
 
     def usage(self) -> KvUsage:
         """Blocks by use now. Walks the free list: for telemetry, not for planning."""
-        free = self._free.num_free
-        return KvUsage(
-            total_blocks=self._total,
-            free_blocks=free,
-            cached_free_blocks=sum(self._free.label(block).cached for block in self._free),
-            online_blocks=self._total - free - self._table.offline_only,
-            offline_only_blocks=self._table.offline_only,
-            evicted_cached_blocks=self._evicted_cached,
-        )
+        return self._cache.usage()
 
     # -- changing ---------------------------------------------------------------------------
 
     def set_guard(self, blocks: int) -> None:
         """Guard so many recent online blocks, where the eviction policy has a guard."""
-        self._free.set_guard(blocks)
-        self._changed()
+        self._cache.set_guard(blocks)
 
     def expect(self, request: Request) -> None:
         """Count a waiting offline request's prompt: blocks that it wants are kept longer.
@@ -158,12 +131,11 @@ class KvManager:
             DuplicateRequestError: it is counted already.
         """
         if not request.is_online:
-            self._waiting.add(request.id, self._full_hashes(request))
+            self._cache.expect(request)
 
     def forget(self, request_id: RequestId) -> None:
         """Count a waiting request no longer: it was handed back or cancelled."""
-        self._hits.forget(request_id)
-        self._waiting.remove(request_id)
+        self._cache.forget(request_id)
 
     def allocate(self, request: Request, *, new_tokens: int, hit: PrefixHit | None = None) -> int:
         """Give the request the blocks to compute ``new_tokens`` more; returns how many were taken.
@@ -231,9 +203,7 @@ class KvManager:
             InvariantError: one computed more tokens than its blocks hold.
         """
         for online, blocks, hashes in self._holdings.newly_full(requests):
-            if self._prefix_cache:
-                self._cache(blocks, hashes, online=online)
-                self._changed()
+            self._offer(blocks, hashes, online=online)
 
     def free(self, request_id: RequestId) -> int:
         """Take all blocks of a request that ended; returns how many became free.
@@ -244,12 +214,7 @@ class KvManager:
         holding = self._holdings.pop(request_id)
         if holding is None:
             return 0
-        self._changed()
-        # The end of a prefix is evicted before its start.
-        released = self._table.release_all(holding.blocks[::-1], online=holding.online)
-        hashes = map(self._table.hashes.__getitem__, released)
-        self._free.append_wanted(released, self._waiting.counts(hashes))
-        return len(released)
+        return self._cache.release(holding.blocks, online=holding.online)
 
     def preempt(self, request: Request) -> int:
         """Take all blocks of a running request that will resume; returns how many became free.
@@ -279,13 +244,7 @@ class KvManager:
         Raises:
             InvariantError: with the numbers that disagree.
         """
-        audit(
-            table=self._table,
-            free=self._free,
-            index=self._index,
-            holdings=self._holdings.by_class(),
-            both_ends=self._both_ends(),
-        )
+        self._cache.check(self._holdings.by_class(), both_ends=self._both_ends())
 
     # -- parts ------------------------------------------------------------------------------
 
@@ -293,44 +252,28 @@ class KvManager:
         """Blocks that an online and an offline request fill together; none where paged."""
         return frozenset()
 
-    def _changed(self) -> None:
-        self._hits.changed()
-        self._next_evicted.clear()
-
-    def _full_hashes(self, request: Request) -> Sequence[BlockHash]:
-        return request.block_hashes[: (request.known_tokens - 1) // self._block_size]
-
     def _admit(self, request: Request, new_tokens: int, hit: PrefixHit | None) -> int:
-        expected = 0 if hit is None else hit.tokens // self._block_size
-        found = self._cached(request, expected)
-        fresh = blocks_for(expected * self._block_size + new_tokens, self._block_size) - expected
-        references = self._table.references
-        revived = [block for block in found if not references[block]]
-        self._check_room(request, fresh + len(revived))
-        online = request.is_online
-        for block in revived:
-            self._free.remove(block)
-        if online:
-            for block in found:
-                self._free.mark_online(block)
-        self._table.take_all(found, online=online)
-        self._hits.forget(request.id)
-        self._waiting.remove(request.id, held=expected)
-        taken = self._take_fresh(request, fresh, at=expected)
-        holding = Holding(online=online, blocks=found + taken, hashed=expected)
+        cache, size = self._cache, self._block_size
+        expected = 0 if hit is None else hit.tokens // size
+        found = self._found(request, expected)
+        fresh = blocks_for(expected * size + new_tokens, size) - expected
+        taken = fresh + cache.free_among(found)
+        self._check_room(request, taken)
+        cache.adopt(found, online=request.is_online)
+        cache.forget(request.id, held=expected)
+        blocks = found + self._take_fresh(request, fresh, at=expected)
+        holding = Holding(online=request.is_online, blocks=blocks, hashed=expected)
         self._holdings.add(request.id, holding)
-        self._hit_tally.admitted(request, expected * self._block_size)
-        self._changed()
-        return fresh + len(revived)
+        self._hit_tally.admitted(request, expected * size)
+        return taken
 
-    def _cached(self, request: Request, expected: int) -> list[int]:
+    def _found(self, request: Request, expected: int) -> list[int]:
         """The blocks of the hit that an admission states.
 
         Raises:
             InvariantError: it is not there (any more).
         """
-        most = min((request.known_tokens - 1) // self._block_size, expected)
-        found = self._hits.blocks(request, most)
+        found = self._cache.found(request, expected)
         if len(found) != expected:
             raise InvariantError(
                 f"request {request.id} was to find {expected} cached blocks and found {len(found)}"
@@ -338,43 +281,16 @@ class KvManager:
         return found
 
     def _check_room(self, request: Request, blocks: int) -> None:
-        if blocks > self._free.num_free:
+        if blocks > self.free_blocks:
             raise CapacityError(
-                f"request {request.id} needs {blocks} KV blocks and {self._free.num_free} of "
-                f"{self._total} are free; preempt first"
+                f"request {request.id} needs {blocks} KV blocks and {self.free_blocks} of "
+                f"{self.total_blocks} are free; preempt first"
             )
 
     def _take_fresh(self, request: Request, count: int, *, at: int) -> list[int]:  # noqa: ARG002
         """Blocks for a request, from its ``at``-th on: a layout may find them elsewhere."""
-        blocks = self._free.popleft_n(count)
-        hashes, drop = self._table.hashes, self._index.drop
-        evicted = []
-        for block in blocks:
-            block_hash = hashes[block]
-            if block_hash is not None:
-                drop(block_hash, block)
-                hashes[block] = None
-                evicted.append(block)
-        self._hits.dropped(evicted)
-        self._evicted_cached += len(evicted)
-        self._table.take_all(blocks, online=request.is_online)
-        self._changed()
-        return blocks
+        return self._cache.take_fresh(count, online=request.is_online)
 
-    def _cache(self, blocks: list[int], block_hashes: list[BlockHash], *, online: bool) -> None:
-        """Blocks that a request holds have their hashes from now on, if no other block has."""
-        hashes = self._table.hashes
-        own = self._index.put_all(block_hashes, blocks)
-        for block_hash, block in own:
-            hashes[block] = block_hash
-        self._free.mark_held_cached([block for _, block in own], online=online)
-
-    def _on_references(self, hashes: Sequence[BlockHash]) -> None:
-        """New counts of hashes: to the free blocks among theirs. The others get it when freed."""
-        references, free, waiting = self._table.references, self._free, self._waiting
-        blocks = self._index.find(hashes)
-        if blocks.count(None) < len(blocks):
-            for block_hash, block in zip(hashes, blocks, strict=True):
-                if block is not None and not references[block]:
-                    free.set_references(block, waiting.count(block_hash))
-        self._next_evicted.clear()
+    def _offer(self, blocks: list[int], block_hashes: list[BlockHash], *, online: bool) -> None:
+        """Computed blocks of requests that run to the prefix cache."""
+        self._cache.cache(blocks, block_hashes, online=online)

@@ -7,13 +7,14 @@ scheduler and the KV manager are the production ones and know nothing of it.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
 from weir_engine.ids import BlockHash, RequestClass, RequestId
-from weir_engine.kv.eviction import EvictionPolicy
+from weir_engine.kv.block_cache import BlockCache
 from weir_engine.kv.manager import KvManager
 from weir_engine.request import Request
 from weir_engine.sched.selection import OfflineOrder
@@ -50,31 +51,27 @@ class BatchSet:
         )
 
 
-class BatchKv(KvManager):
-    """A KV manager that walks its free list once a plan, not once for each admission of it."""
+class _WalkedCache(BlockCache):
+    """Blocks whose free list is walked once a plan, not once for each admission of it."""
 
-    def __init__(
-        self, *, total_blocks: int, block_size_tokens: int, eviction: EvictionPolicy | None = None
-    ) -> None:
+    def __init__(self, *, total_blocks: int, block_size_tokens: int, **settings: Any) -> None:  # noqa: ANN401 - the base's
         self._walk: Iterator[int] = iter(())
         self._walked = 0
-        self._found: list[BlockHash] = []
-        super().__init__(
-            total_blocks=total_blocks, block_size_tokens=block_size_tokens, eviction=eviction
-        )
+        self._listed: list[BlockHash] = []
+        super().__init__(total_blocks=total_blocks, block_size_tokens=block_size_tokens, **settings)
 
     @override
     def next_evicted(self, blocks: int) -> frozenset[BlockHash]:
-        """As in ``KvManager``; larger numbers go on where the last one ended."""
+        """As in ``BlockCache``; larger numbers go on where the last one ended."""
         if not self._walked or blocks < self._walked:
-            self._walk, self._walked, self._found = iter(self._free), 0, []
+            self._walk, self._walked, self._listed = iter(self._free), 0, []
         hashes = self._table.hashes
         for block in islice(self._walk, blocks - self._walked):
             block_hash = hashes[block]
             if block_hash is not None:
-                self._found.append(block_hash)
+                self._listed.append(block_hash)
         self._walked = blocks
-        return frozenset(self._found)
+        return frozenset(self._listed)
 
     @override
     def _changed(self) -> None:
@@ -85,6 +82,12 @@ class BatchKv(KvManager):
     def _on_references(self, hashes: Sequence[BlockHash]) -> None:
         super()._on_references(hashes)
         self._walked = 0
+
+
+class BatchKv(KvManager):
+    """A KV manager for plans of very many admissions."""
+
+    cache_type = _WalkedCache
 
 
 class BatchEngine(SimEngine):
