@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -16,11 +18,17 @@ from e2e.cluster.api_server import ApiServer
 from e2e.cluster.kubectl import Kubectl
 from tests.controlplane.agent_sim import BIG_ROOM, telemetry
 from tests.controlplane.kubernetes_sim import FakeApiServer, token_of
-from tests.controlplane.support import Plane, make_settings, running
+from tests.controlplane.support import Plane, eventually, make_settings, running
 from tests.support.serving import serve
 from weir_controlplane.errors import OverloadedError
 from weir_controlplane.keys import token_review
-from weir_controlplane.keys.token_review import TokenReviewer, looks_like_token
+from weir_controlplane.keys.token_review import (
+    MAX_STRANGERS,
+    STRANGERS_AGAIN_S,
+    TokenReviewer,
+    looks_like_token,
+)
+from weir_controlplane.store.database import Database
 
 PODS = [{"uid": "uid-0", "name": "llama-0"}, {"uid": "uid-1", "name": "llama-1"}]
 SERVICE = {"service_account": "llama", "pods": PODS}
@@ -145,6 +153,39 @@ async def test_a_pod_that_is_gone_is_refused_at_once(tmp_path: Path) -> None:
         assert answer.json()["error"]["code"] == "pod_not_registered"
 
 
+class LateDatabase:
+    """Gives what it has read only when it may."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.has_read, self.may_answer = asyncio.Event(), asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def read(self) -> AsyncIterator[LateDatabase]:
+        yield self
+
+    async def execute(self, statement: Any) -> Any:  # noqa: ANN401
+        async with self.database.read() as session:
+            rows = (await session.execute(statement)).all()
+        self.has_read.set()
+        await self.may_answer.wait()
+        return rows
+
+
+async def test_a_look_at_the_pods_that_took_long_brings_none_back(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (plane, _), asyncio.timeout(120):
+        assert (await sync_as(plane, pod_token(), "team-a.llama-0")).status_code == 200
+        late = LateDatabase(plane.services.database)
+        looking = asyncio.create_task(plane.services.pods.read(cast("Database", late)))
+        await late.has_read.wait()
+        body = {**SERVICE, "pods": PODS[1:]}
+        assert (await plane.admin.put("/internal/v1/services/team-a/llama", json=body)).is_success
+        late.may_answer.set()
+        await looking
+        answer = await sync_as(plane, pod_token(), "team-a.llama-0", sequence=2)
+        assert answer.status_code == 403, answer.text
+
+
 class Clock:
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -154,14 +195,16 @@ class Clock:
 
 
 @contextlib.asynccontextmanager
-async def reviewing() -> AsyncIterator[tuple[TokenReviewer, FakeApiServer, Clock, Clock]]:
+async def reviewing(
+    own: Path | None = None,
+) -> AsyncIterator[tuple[TokenReviewer, FakeApiServer, Clock, Clock]]:
     fake, clock, wall = FakeApiServer(), Clock(), Clock()
     wall.now_s = 0.0
     async with serve(fake.app) as url:
         reviewer = TokenReviewer(
             api_url=url,
             ca_file=None,
-            token_file=None,
+            token_file=own,
             audience="weir",
             clock_s=clock,
             wall_clock_s=wall,
@@ -196,7 +239,66 @@ async def test_an_outage_is_bridged_for_ten_minutes_and_no_longer() -> None:
         with pytest.raises(OverloadedError):
             await reviewer.bearer(token)
         fake.away = False
+        clock.now_s += 1
         assert await reviewer.bearer(token) is not None
+
+
+async def test_unknown_tokens_hold_few_requests_while_the_api_server_hangs() -> None:
+    """Each would hold one of the requests that are answered at once, for as long as it hangs."""
+    async with reviewing() as (reviewer, fake, clock, _), asyncio.timeout(60):
+        known = pod_token()
+        first = await reviewer.bearer(known)
+        hangs = fake.hangs = asyncio.Event()
+        strange = [pod_token(uid=f"uid-{number}") for number in range(1, 201)]
+        tokens = [*strange[:32], *(strange[0] for _ in range(200)), *strange[32:]]
+        asking = [asyncio.create_task(reviewer.bearer(token)) for token in tokens]
+        await eventually(lambda: sum(task.done() for task in asking) >= 400 - MAX_STRANGERS)
+        assert await reviewer.bearer(known) == first
+        fake.away = True
+        hangs.set()
+        answers = await asyncio.gather(*asking, return_exceptions=True)
+        assert all(isinstance(answer, OverloadedError) for answer in answers)
+        asked = len(fake.callers)
+        clock.now_s += STRANGERS_AGAIN_S
+        answers = await asyncio.gather(*map(reviewer.bearer, strange), return_exceptions=True)
+        assert all(isinstance(answer, OverloadedError) for answer in answers)
+        assert len(fake.callers) == asked + 1  # one finds out whether the API server is back
+        fake.away = False
+        clock.now_s += STRANGERS_AGAIN_S
+        assert await reviewer.bearer(strange[0]) is not None
+        found = await asyncio.gather(*map(reviewer.bearer, strange[1:50]))
+        assert all(bearer is not None for bearer in found)
+
+
+async def test_refused_tokens_push_out_nobody_who_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody can make them up, and an outage must still be bridged for those who are known."""
+    monkeypatch.setattr(token_review, "_CACHE_TOKENS", 8)
+    async with reviewing() as (reviewer, fake, clock, _):
+        token = pod_token()
+        first = await reviewer.bearer(token)
+        for number in range(20):
+            assert await reviewer.bearer(pod_token(uid=f"uid-{number}", audience="vault")) is None
+        fake.away = True
+        clock.now_s += 61
+        assert await reviewer.bearer(token) == first
+
+
+async def test_reviews_need_no_thread_of_a_file_store_that_hangs(tmp_path: Path) -> None:
+    own = tmp_path / "token"
+    own.write_text("own-token\n")
+    async with reviewing(own) as (reviewer, fake, _, _), asyncio.timeout(60):
+        assert await reviewer.bearer(pod_token()) is not None
+        hangs, loop = threading.Event(), asyncio.get_running_loop()
+        with ThreadPoolExecutor(1) as threads:
+            loop.set_default_executor(threads)
+            stuck = asyncio.create_task(asyncio.to_thread(hangs.wait, 300))
+            await asyncio.sleep(0)
+            try:
+                assert await reviewer.bearer(pod_token("llama-1", "uid-1")) is not None
+            finally:
+                hangs.set()
+            await stuck
+        assert fake.callers == ["Bearer own-token"] * 2
 
 
 async def test_an_api_server_that_hangs_holds_nobody_up_who_was_known(

@@ -63,7 +63,7 @@ class PodDirectory:
                     LlmService.service_account,
                 ).join(LlmService, LlmService.id == ServicePod.service)
             )
-            self._pods = {
+            found = {
                 row.uid: PodEntry(
                     service=row.id,
                     namespace=row.namespace,
@@ -72,7 +72,9 @@ class PodDirectory:
                 )
                 for row in rows
             }
-        self._read_at_s = started_s
+        # One that began earlier may end later, and still show a pod that has been removed since.
+        if started_s >= self._read_at_s:
+            self._pods, self._read_at_s = found, started_s
 
     async def find(self, database: Database, uid: str) -> PodEntry | None:
         """The pod with this uid; one that is not known is looked for, now and then."""

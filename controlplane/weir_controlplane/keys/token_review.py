@@ -33,11 +33,15 @@ FRESH_WITHIN_S = 1.0
 ASK_AGAIN_S = 10.0  # after no fresh answer came, where the last one still serves
 OWN_TOKEN_KEPT_S = 30.0  # our own token, which the kubelet rotates
 MAX_TOKEN_CHARS = 16 << 10
+# Of requests with tokens that nobody has vouched for lately: they must not hold the others up.
+MAX_STRANGERS = 64  # may wait for an answer at once
+STRANGERS_AGAIN_S = 1.0  # while the API server does not answer: one at once, so far apart
 _CACHE_TOKENS = 8192
 _SHAPE = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
 _USER = re.compile(r"system:serviceaccount:(?P<namespace>[^:]+):(?P<name>[^:]+)")
 _POD_NAME = "authentication.kubernetes.io/pod-name"
 _POD_UID = "authentication.kubernetes.io/pod-uid"
+_UNAVAILABLE = "the Kubernetes API server cannot be asked who you are"
 _log = structlog.get_logger(__name__)
 
 
@@ -95,8 +99,12 @@ class TokenReviewer:
         self._audience = audience
         self._clock_s = clock_s
         self._wall_clock_s = wall_clock_s
+        # Apart: refused tokens, of which anybody can make as many as they like, push out no others.
         self._answers: OrderedDict[bytes, _Answer] = OrderedDict()
+        self._refused: OrderedDict[bytes, _Answer] = OrderedDict()
         self._asking: dict[bytes, asyncio.Task[Bearer | None]] = {}
+        self._strangers = 0
+        self._failed_at_s: float | None = None  # None: it answered what it was asked last
         self._client: httpx.AsyncClient | None = None
         self._own = ("", float("-inf"))
 
@@ -104,34 +112,24 @@ class TokenReviewer:
         """Whose token this is; None: nobody's, or not made for us.
 
         Raises:
-            OverloadedError: the API server does not answer and the token is not known (any more).
+            OverloadedError: the API server does not answer and the token is not known (any more),
+                or too many wait for that already.
         """
         key = hashlib.sha256(token.encode()).digest()
-        known = self._answers.get(key)
+        known = self._answers.get(key) or self._refused.get(key)
         if known is not None and self._is_good(known, KEPT_S):
             return known.bearer
-        lasting = None
         if known is not None and known.bearer and self._is_good(known, OUTAGE_KEPT_S):
-            lasting = known
             if self._clock_s() < known.ask_at_s:
                 return known.bearer
-        asking = self._asking.get(key)
-        if asking is None:
-            # One question for all who ask meanwhile; its answer is kept, whoever still waits.
-            asking = asyncio.create_task(self._review(key, token))
-            self._asking[key] = asking
-            asking.add_done_callback(lambda done: self._asked(key, done))
+            return await self._freshly(key, token, known)
+        self._admit_stranger()
         try:
-            async with asyncio.timeout(FRESH_WITHIN_S if lasting else None):
-                return await asyncio.shield(asking)
-        except (ReviewUnavailableError, TimeoutError) as error:
-            if lasting is None:
-                raise OverloadedError(
-                    "the Kubernetes API server cannot be asked who you are", code="unavailable"
-                ) from error
-            if self._answers.get(key) is lasting:
-                self._answers[key] = replace(lasting, ask_at_s=self._clock_s() + ASK_AGAIN_S)
-            return lasting.bearer
+            return await self._asked_about(key, token)
+        except ReviewUnavailableError as error:
+            raise OverloadedError(_UNAVAILABLE, code="unavailable") from error
+        finally:
+            self._strangers -= 1
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -139,9 +137,47 @@ class TokenReviewer:
             await self._client.aclose()
             self._client = None
 
+    async def _freshly(self, key: bytes, token: str, lasting: _Answer) -> Bearer | None:
+        """A fresh answer if it comes soon, else the one that lasts."""
+        try:
+            async with asyncio.timeout(FRESH_WITHIN_S):
+                return await self._asked_about(key, token)
+        except (ReviewUnavailableError, TimeoutError):
+            if self._answers.get(key) is lasting:
+                self._answers[key] = replace(lasting, ask_at_s=self._clock_s() + ASK_AGAIN_S)
+            return lasting.bearer
+
+    def _admit_stranger(self) -> None:
+        """Counts one more who waits and is not known.
+
+        Raises:
+            OverloadedError: there are too many, or the API server does not answer.
+        """
+        if self._failed_at_s is None:
+            has_room = self._strangers < MAX_STRANGERS
+        else:
+            rested = self._clock_s() - self._failed_at_s >= STRANGERS_AGAIN_S
+            has_room = rested and not self._strangers
+        if not has_room:
+            raise OverloadedError(_UNAVAILABLE, code="unavailable")
+        self._strangers += 1
+
+    async def _asked_about(self, key: bytes, token: str) -> Bearer | None:
+        asking = self._asking.get(key)
+        if asking is None:
+            # One question for all who ask meanwhile; its answer is kept, whoever still waits.
+            asking = asyncio.create_task(self._review(key, token))
+            self._asking[key] = asking
+            asking.add_done_callback(lambda done: self._asked(key, done))
+        return await asyncio.shield(asking)
+
     def _asked(self, key: bytes, done: asyncio.Task[Bearer | None]) -> None:
         self._asking.pop(key, None)
-        if not done.cancelled() and (error := done.exception()) is not None:
+        if done.cancelled():
+            return
+        error = done.exception()
+        self._failed_at_s = None if error is None else self._clock_s()
+        if error is not None:
             _log.warning("token_review_unavailable", error=str(error))
 
     def _is_good(self, answer: _Answer, kept_s: float) -> bool:
@@ -154,10 +190,12 @@ class TokenReviewer:
 
     async def _review(self, key: bytes, token: str) -> Bearer | None:
         bearer = await self._ask(token)
-        self._answers[key] = _Answer(bearer=bearer, at_s=self._clock_s())
-        self._answers.move_to_end(key)
-        while len(self._answers) > _CACHE_TOKENS:
-            self._answers.popitem(last=False)
+        for answers in (self._answers, self._refused):
+            answers.pop(key, None)
+        kept = self._refused if bearer is None else self._answers
+        kept[key] = _Answer(bearer=bearer, at_s=self._clock_s())
+        while len(kept) > _CACHE_TOKENS:
+            kept.popitem(last=False)
         return bearer
 
     async def _ask(self, token: str) -> Bearer | None:
@@ -167,8 +205,9 @@ class TokenReviewer:
             "spec": {"token": token, "audiences": [self._audience]},
         }
         try:
-            headers = await asyncio.to_thread(self._headers)
-            response = await self._http().post(self._url, json=body, headers=headers)
+            async with asyncio.timeout(TIMEOUT_S):  # as a whole; the client's is for each wait
+                headers = await self._headers()
+                response = await self._http().post(self._url, json=body, headers=headers)
             if response.status_code != HTTPStatus.CREATED:
                 raise ReviewUnavailableError(f"the API server answers {response.status_code}")
             status = response.json()["status"]
@@ -184,12 +223,13 @@ class TokenReviewer:
             self._client = httpx.AsyncClient(verify=verify, timeout=TIMEOUT_S, trust_env=False)
         return self._client
 
-    def _headers(self) -> dict[str, str]:
+    async def _headers(self) -> dict[str, str]:
         if self._token_file is None:
             return {}
         token, read_at_s = self._own
         if self._clock_s() - read_at_s >= OWN_TOKEN_KEPT_S:
-            token = self._token_file.read_text(encoding="utf-8").strip()
+            # In a thread, where a file store that hangs may have left none: not for each review.
+            token = (await asyncio.to_thread(self._token_file.read_text, encoding="utf-8")).strip()
             self._own = (token, self._clock_s())
         return {"Authorization": f"Bearer {token}"}
 
