@@ -16,12 +16,13 @@ from redis.asyncio import Redis
 
 from tests.controlplane.agent_sim import SimAgent
 from tests.controlplane.jobs import Lab
-from tests.controlplane.support import Plane, make_settings
+from tests.controlplane.support import Plane, eventually, make_settings
 from tests.support.redis_server import RedisServer
 from tests.support.serving import serve
 from weir_controlplane.app import create_app, make_services
 from weir_controlplane.hints.component import make_nudge
 from weir_controlplane.hints.redis_streams import KEPT_HINTS, STREAM, RedisNudge
+from weir_controlplane.keys import authenticator
 from weir_controlplane.main import default_components
 from weir_controlplane.services import LocalNudge
 
@@ -121,6 +122,31 @@ async def replicas(
             admin = await stack.enter_async_context(plane.client(key))
             planes.append(Plane(url=url, app=app, services=services, admin=admin))
         yield planes
+
+
+@pytest.mark.postgres
+async def test_a_key_that_one_replica_revokes_is_forgotten_by_the_other(
+    tmp_path: Path, postgres_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent's is remembered for a minute otherwise."""
+    monkeypatch.setattr(authenticator, "AGENT_CACHE_S", 3600.0)
+    async with replicas(tmp_path, postgres_url, redis_url, 2) as (one, two):
+        key = await one.key(scope="agent")
+        listed = (await one.admin.get("/admin/v1/keys")).json()["data"]
+        (key_id,) = [item["id"] for item in listed if item["scope"] == "agent"]
+
+        async with two.client(key) as agent:
+
+            async def status() -> int:
+                return (await agent.get("/internal/v1/agents")).status_code
+
+            assert await status() == 403  # known, and no administrator
+            assert (await one.admin.delete(f"/admin/v1/keys/{key_id}")).status_code == 200
+
+            async def is_refused() -> bool:
+                return await status() == 401
+
+            await eventually(is_refused, within_s=240.0)
 
 
 @pytest.mark.postgres

@@ -17,7 +17,7 @@ from weir_controlplane.app import make_services
 from weir_controlplane.keys.authenticator import CACHE_S, Authenticator
 from weir_controlplane.keys.bootstrap import AdminKeyFileError, ensure_admin_key
 from weir_controlplane.keys.secret import new_secret, parse_secret
-from weir_controlplane.store.database import Database
+from weir_controlplane.store.database import Database, clock_s
 from weir_controlplane.store.models import ApiKey, Tenant
 
 # What does not depend on the database need not run on both.
@@ -166,6 +166,33 @@ async def test_a_tenants_name_is_taken_once(plane: Plane) -> None:
 
 async def test_revoking_an_unknown_key_is_not_found(plane: Plane) -> None:
     assert (await plane.admin.delete("/admin/v1/keys/key_0")).status_code == 404
+
+
+@pytest.mark.parametrize("scope", ["tenant", "agent"])
+async def test_no_key_is_remembered_for_longer_than_it_lasts(
+    database: Database, scope: str
+) -> None:
+    secret, clock = new_secret(), [0.0]
+    keys = Authenticator(clock_s=lambda: clock[0])
+    async with database.transaction() as session:
+        session.add(
+            ApiKey(
+                id="k", scope=scope, name="n", created_at=0.0, prefix=secret.prefix,
+                hash=secret.hash, expires_at=await clock_s(session) + 3600.0,
+            )
+        )  # fmt: skip
+    found = await keys.principal(database, secret)
+    assert found is not None
+    async with database.transaction() as session:
+        (await session.execute(select(ApiKey))).scalar_one().expires_at = (
+            await clock_s(session) + 0.5
+        )
+    keys.forget()
+    if await keys.principal(database, secret) is not None:  # else the machine stood still
+        async with database.transaction() as session:
+            (await session.execute(select(ApiKey))).scalar_one().expires_at = 1.0
+        clock[0] += 0.6
+        assert await keys.principal(database, secret) is None
 
 
 async def test_a_good_key_is_remembered_for_seconds_only(database: Database) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -35,10 +36,16 @@ class Principal:
     service: str | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    principal: Principal
+    lasts_s: float
+
+
 class Authenticator:
     """Checks keys. A key found good is taken as good for `CACHE_S`; a bad one is never kept.
 
-    An agent's key is kept for `AGENT_CACHE_S`.
+    An agent's key is kept for `AGENT_CACHE_S`; none for longer than it lasts.
 
     Args:
         clock_s: a monotonic clock in seconds.
@@ -47,7 +54,7 @@ class Authenticator:
     def __init__(self, *, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
         self._known: OrderedDict[str, tuple[float, Principal]] = OrderedDict()
-        self._looking: dict[str, asyncio.Task[Principal | None]] = {}
+        self._looking: dict[str, asyncio.Task[_Found | None]] = {}
         self._forgotten = 0
 
     async def principal(self, database: Database, secret: KeySecret) -> Principal | None:
@@ -65,14 +72,17 @@ class Authenticator:
             looking.add_done_callback(lambda done: self._found(key, done))
         asked_after = self._forgotten
         found = await asyncio.shield(looking)
-        if found is not None and asked_after == self._forgotten:
-            kept_s = AGENT_CACHE_S if found.scope == "agent" else CACHE_S
-            self._known[key] = (self._clock_s() + kept_s, found)
+        if found is None:
+            return None
+        if asked_after == self._forgotten:
+            kept_s = AGENT_CACHE_S if found.principal.scope == "agent" else CACHE_S
+            kept_s = min(kept_s, found.lasts_s)
+            self._known[key] = (self._clock_s() + kept_s, found.principal)
             while len(self._known) > _CACHE_KEYS:
                 self._known.popitem(last=False)
-        return found
+        return found.principal
 
-    def _found(self, key: str, done: asyncio.Task[Principal | None]) -> None:
+    def _found(self, key: str, done: asyncio.Task[_Found | None]) -> None:
         if self._looking.get(key) is done:
             del self._looking[key]
 
@@ -82,19 +92,21 @@ class Authenticator:
         self._looking.clear()
         self._forgotten += 1
 
-    async def _look_up(self, database: Database, secret: KeySecret) -> Principal | None:
-        statement = select(ApiKey).where(
+    async def _look_up(self, database: Database, secret: KeySecret) -> _Found | None:
+        statement = select(ApiKey, ApiKey.expires_at - db_now()).where(
             ApiKey.prefix == secret.prefix,
             ApiKey.revoked_at.is_(None),
             ApiKey.expires_at.is_(None) | (ApiKey.expires_at > db_now()),
         )
         async with database.read() as session:
-            row = (await session.execute(statement)).scalar_one_or_none()
-        if row is None or not secret.matches(row.hash):
+            found = (await session.execute(statement)).one_or_none()
+        if found is None or not secret.matches(found[0].hash):
             return None
-        return Principal(
+        row, lasts_s = found
+        principal = Principal(
             key_id=row.id,
             scope=cast("Role", row.scope),
             tenant_id=row.tenant_id,
             agent_id=row.agent_id,
         )
+        return _Found(principal=principal, lasts_s=math.inf if lasts_s is None else lasts_s)

@@ -16,6 +16,8 @@ from weir_controlplane.services import Services
 from weir_controlplane.store.database import clock_s
 from weir_controlplane.store.models import ApiKey, Tenant
 
+TOPIC = "keys"
+
 
 @dataclass(frozen=True, kw_only=True)
 class KeyRequest:
@@ -110,6 +112,7 @@ async def revoke_key(services: Services, key_id: str) -> dict[str, Any]:
             key.revoked_at = await clock_s(session)
         tenant = await session.get(Tenant, key.tenant_id) if key.tenant_id else None
     services.keys.forget()
+    await services.nudge.send(TOPIC)
     return _key_view(key, tenant.name if tenant else None)
 
 
