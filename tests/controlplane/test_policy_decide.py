@@ -65,6 +65,12 @@ def test_slots_follow_the_size_of_the_sequences_that_run() -> None:
     assert decide(large, expects(200), limits).offline_seq_slots == 8
 
 
+def test_an_operator_who_allows_no_slots_stops_what_runs_too() -> None:
+    none = PolicyLimits(max_offline_slots=0)
+    assert decide(pod(), expects(0), none).offline_seq_slots == 0
+    assert decide(pod(offline=500, running=5), expects(0), none).offline_seq_slots == 0
+
+
 @given(
     total=BLOCKS,
     online=BLOCKS,
@@ -92,7 +98,7 @@ def test_never_negative_never_above_the_total(
     share = limits.fresh_fraction if forecast is None else limits.max_offline_fraction
     assert policy.offline_kv_blocks <= total * share
     assert policy.offline_kv_blocks + min(online, total) <= total
-    assert 0 <= policy.offline_seq_slots <= max(1, limits.max_offline_slots)
+    assert 0 <= policy.offline_seq_slots <= limits.max_offline_slots
 
 
 @given(

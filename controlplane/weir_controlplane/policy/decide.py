@@ -90,4 +90,4 @@ def _slots(pod: PodKv, blocks: int, limits: PolicyLimits) -> int:
     if pod.offline_running <= 0 or pod.offline_kv_blocks <= 0:
         return min(limits.max_offline_slots, blocks)
     each = max(1.0, pod.offline_kv_blocks / pod.offline_running / 2)
-    return max(1, min(limits.max_offline_slots, int(blocks / each)))
+    return min(limits.max_offline_slots, max(1, int(blocks / each)))
