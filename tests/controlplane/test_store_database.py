@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,16 @@ import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Connection, inspect, select, text
+from sqlalchemy import JSON, Column, Connection, MetaData, inspect, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from tests.support.postgres import PostgresServer
 from weir_controlplane.store.database import Database, clock_s, is_refusal
 from weir_controlplane.store.fleet_models import Agent
 from weir_controlplane.store.kubernetes_models import BatchJob
 from weir_controlplane.store.migrate import SCHEMA_LEVEL, SchemaTooNewError, alembic_config
-from weir_controlplane.store.models import SchemaInfo, Tenant
+from weir_controlplane.store.models import Base, SchemaInfo, Tenant
 from weir_controlplane.store.process_lock import DatabaseInUseError
 
 
@@ -136,6 +138,70 @@ async def test_what_the_previous_release_writes_fits_the_newer_schema(database: 
         for name in current[table].keys() - columns.keys():
             added = current[table][name]
             assert added["nullable"] or added["default"] is not None, (table, name)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+def bare_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a database without any table."""
+    if request.param == "sqlite":
+        yield f"sqlite+aiosqlite:///{tmp_path / 'bare.db'}"
+        return
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    name = server.create_database()
+    yield server.url(name)
+    server.drop_database(name)
+
+
+@pytest.mark.parametrize("revision", ["0001", "0002", "0003", "0004"])
+async def test_what_an_earlier_release_wrote_is_there_after_the_migration(
+    bare_url: str, revision: str
+) -> None:
+    """A row in each of its tables; two replicas of this release begin at once on a server."""
+    engine = create_async_engine(bare_url)
+    async with engine.begin() as connection:
+        await connection.run_sync(_fill, revision)
+        before = await connection.run_sync(_rows)
+    await engine.dispose()
+    replicas = [Database(bare_url) for _ in range(2 if "postgresql" in bare_url else 1)]
+    await asyncio.gather(*(replica.open() for replica in replicas))
+    async with replicas[0].engine.connect() as connection:
+        after = await connection.run_sync(_rows)
+    for table in before.keys() - {"alembic_version", "schema_info"}:
+        assert after[table].items() >= before[table].items()
+    assert after["schema_info"]["level"] == SCHEMA_LEVEL
+    async with replicas[0].read() as session:
+        for mapper in Base.registry.mappers:
+            found = (await session.execute(select(mapper.class_))).scalars().all()
+            assert len(found) == (mapper.class_.__tablename__ in before), mapper
+    for replica in replicas:
+        await replica.close()
+
+
+def _fill(connection: Connection, revision: str) -> None:
+    command.upgrade(alembic_config(connection), revision)
+    schema = MetaData()
+    schema.reflect(connection)
+    for table in schema.sorted_tables:
+        if table.name not in {"alembic_version", "schema_info"}:
+            row = {column.name: _value(column) for column in table.columns}
+            connection.execute(table.insert().values(row))
+
+
+def _value(column: Column[Any]) -> object:
+    kind = column.type
+    if isinstance(kind, JSON):
+        return []
+    return {bool: True, bytes: b"x", float: 1.5, int: 1}.get(kind.python_type, "x")
+
+
+def _rows(connection: Connection) -> dict[str, dict[str, Any]]:
+    schema = MetaData()
+    schema.reflect(connection)
+    return {
+        table.name: dict(connection.execute(table.select()).mappings().one())
+        for table in schema.tables.values()
+        if connection.execute(table.select()).first() is not None
+    }
 
 
 async def _schema_of(database: Database) -> dict[str, dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI, Response
-from sqlalchemy import select
+from sqlalchemy import select, text
 from structlog.testing import capture_logs
 
 from tests.controlplane.jobs import input_lines
@@ -17,8 +17,7 @@ from tests.support.serving import serve
 from weir_controlplane.batchjobs import intake
 from weir_controlplane.files.storage import Storage
 from weir_controlplane.links.signer import LinkSigner
-from weir_controlplane.store.kubernetes_models import UriPrefix
-from weir_controlplane.store.models import Batch, File
+from weir_controlplane.store.models import Batch, File, Tenant
 from weir_controlplane.uris.rules import UriRefusedError, check_within, parse_uri
 from weir_controlplane.uris.transfer import UriAccess, UriUnreadableError, check_public
 
@@ -258,22 +257,54 @@ async def test_prefixes_may_have_encoded_characters(tmp_path: Path, database_url
         assert refused.json()["error"]["code"] == "uri_not_allowed"
 
 
+async def keep_decoded(op: Operator, prefix_id: str, prefix: str) -> None:
+    """A prefix of tenant acme as an earlier release stores it."""
+    async with op.lab.plane.services.database.transaction() as session:
+        tenant = select(Tenant.id).where(Tenant.name == "acme")
+        await session.execute(
+            text(
+                "INSERT INTO uri_prefixes (id, tenant_id, prefix, writable, created_at) "
+                "VALUES (:id, :tenant_id, :prefix, TRUE, 1.0)"
+            ),
+            {
+                "id": prefix_id,
+                "tenant_id": (await session.execute(tenant)).scalar_one(),
+                "prefix": prefix,
+            },
+        )
+
+
+async def test_prefixes_of_an_earlier_release_allow_what_they_named(
+    tmp_path: Path, database_url: str
+) -> None:
+    """It stored a%2541 as a%41 and took that for aA, which may be another tenant's."""
+    for name in ("my data", "a%41", "aA"):
+        (tmp_path / "share" / name).mkdir(parents=True)
+        (tmp_path / "share" / name / "in.jsonl").write_bytes(input_lines(4))
+    share = f"file://{tmp_path}/share"
+    async with operator(tmp_path / "plane", database_url) as op:
+        await keep_decoded(op, "prefix_1", f"{share}/a%41")
+        await keep_decoded(op, "prefix_2", f"{share}/my data")
+        refused = await op.try_put("uid-9", input={"uri": f"{share}/aA/in.jsonl"})
+        assert refused.json()["error"]["code"] == "uri_not_allowed"
+        for uid, name in (("uid-1", "a%2541"), ("uid-2", "my%20data")):
+            await op.put(uid, input={"uri": f"{share}/{name}/in.jsonl"})
+            assert (await works(op, uid, agent_id=f"pod-{uid}"))["status"] == "completed"
+        listed = (await op.http.get("/admin/v1/uri-prefixes")).json()["data"]
+        assert [item["prefix"] for item in listed] == [f"{share}/a%2541", f"{share}/my%20data"]
+        assert (await give(op, f"{share}/a%2541"))["id"] == "prefix_1"
+        refused = await op.try_put("uid-9", input={"uri": f"{share}/aA/in.jsonl"})
+        assert refused.json()["error"]["code"] == "uri_not_allowed"
+
+
 async def test_a_stored_prefix_that_is_no_uri_spoils_no_other(
     tmp_path: Path, database_url: str
 ) -> None:
-    """As an earlier release stored them: decoded."""
     (tmp_path / "share").mkdir()
     (tmp_path / "share" / "in.jsonl").write_bytes(input_lines(4))
     async with operator(tmp_path / "plane", database_url) as op:
-        good = await give(op, f"file://{tmp_path}/share")
-        async with op.lab.plane.services.database.transaction() as session:
-            tenant = select(UriPrefix.tenant_id).where(UriPrefix.id == good["id"])
-            session.add(
-                UriPrefix(
-                    id="prefix_0", tenant_id=(await session.execute(tenant)).scalar_one(),
-                    prefix="file:///my data", writable=True, created_at=1.0,
-                )
-            )  # fmt: skip
+        await give(op, f"file://{tmp_path}/share")
+        await keep_decoded(op, "prefix_0", "file:///my::data")
         with capture_logs() as logs:
             await op.put(input={"uri": f"file://{tmp_path}/share/in.jsonl"})
             await works(op, "uid-1")

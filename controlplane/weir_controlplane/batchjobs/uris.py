@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from weir_controlplane.errors import InvalidRequestError
 from weir_controlplane.store.kubernetes_models import UriPrefix
-from weir_controlplane.uris.rules import Uri, UriRefusedError, check_within, parse_uri
+from weir_controlplane.uris.rules import Uri, UriRefusedError, as_encoded, check_within, parse_uri
 
 CODE = "uri_not_allowed"
 _log = structlog.get_logger(__name__)
@@ -33,7 +33,9 @@ async def allowed_uri(
     Raises:
         InvalidRequestError: ``uri_not_allowed``; says why.
     """
-    statement = select(UriPrefix.id, UriPrefix.prefix).where(UriPrefix.tenant_id == tenant_id)
+    statement = select(UriPrefix.id, UriPrefix.prefix, UriPrefix.encoded).where(
+        UriPrefix.tenant_id == tenant_id
+    )
     if writable:
         statement = statement.where(UriPrefix.writable)
     prefixes = _readable((await session.execute(statement)).all())
@@ -44,12 +46,12 @@ async def allowed_uri(
         raise InvalidRequestError(f"{param}: {error}", param=param, code=CODE) from None
 
 
-def _readable(rows: Iterable[Row[str, str]]) -> list[Uri]:
+def _readable(rows: Iterable[Row[str, str, bool]]) -> list[Uri]:
     """The prefixes; without those that an earlier release stored in a form that is no URI."""
     found = []
-    for prefix_id, text in rows:
+    for prefix_id, text, encoded in rows:
         try:
-            found.append(parse_uri(text))
+            found.append(parse_uri(as_encoded(text, encoded=encoded)))
         except UriRefusedError as error:
             _log.warning("uri_prefix_not_readable", prefix_id=prefix_id, error=str(error))
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import structlog
-from sqlalchemy import delete, select
+from sqlalchemy import and_, delete, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -16,7 +16,12 @@ from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import clock_s
 from weir_controlplane.store.kubernetes_models import NamespaceBinding, UriPrefix
 from weir_controlplane.store.models import Tenant
-from weir_controlplane.uris.rules import WRITABLE_SCHEMES, UriRefusedError, parse_uri
+from weir_controlplane.uris.rules import (
+    WRITABLE_SCHEMES,
+    UriRefusedError,
+    as_encoded,
+    parse_uri,
+)
 
 CHUNKS_TOPIC = "chunks"
 _log = structlog.get_logger(__name__)
@@ -111,19 +116,21 @@ async def add_prefix(
         )
     async with services.database.transaction() as session:
         owner = await _tenant(session, tenant, "tenant", lock=True)
-        statement = select(UriPrefix).where(
-            UriPrefix.tenant_id == owner.id, UriPrefix.prefix == uri.canonical
+        same = or_(
+            and_(UriPrefix.encoded, UriPrefix.prefix == uri.canonical),
+            and_(~UriPrefix.encoded, UriPrefix.prefix == uri.text),
         )
-        row = (await session.execute(statement)).scalar_one_or_none()
+        statement = select(UriPrefix).where(UriPrefix.tenant_id == owner.id, same)
+        found = await session.execute(statement.order_by(UriPrefix.created_at, UriPrefix.id))
+        row = found.scalars().first()
         if row is None:
             row = UriPrefix(
                 id=new_id("prefix_"),
                 tenant_id=owner.id,
-                prefix=uri.canonical,
                 created_at=await clock_s(session),
-                writable=writable,
             )
             session.add(row)
+        row.prefix, row.encoded = uri.canonical, True
         row.writable = writable
     return _prefix_view(row, owner.name)
 
@@ -162,6 +169,6 @@ def _prefix_view(row: UriPrefix, tenant: str) -> dict[str, Any]:
         "id": row.id,
         "object": "uri_prefix",
         "tenant": tenant,
-        "prefix": row.prefix,
+        "prefix": as_encoded(row.prefix, encoded=row.encoded),
         "writable": row.writable,
     }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, text
+from sqlalchemy import ForeignKey, Index, false, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from weir_controlplane.store.models import Base
@@ -45,6 +45,8 @@ class UriPrefix(Base):
     id: Mapped[str] = mapped_column(primary_key=True)
     tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"))
     prefix: Mapped[str]
+    # The default in the database is for the previous release: it writes them decoded.
+    encoded: Mapped[bool] = mapped_column(default=True, server_default=false())
     writable: Mapped[bool]
     created_at: Mapped[float]
 

@@ -115,6 +115,11 @@ def _segment(encoded: str) -> str:
     return decoded
 
 
+def as_encoded(stored: str, *, encoded: bool) -> str:
+    """A URI out of the database in its canonical form; earlier releases stored it decoded."""
+    return stored if encoded else stored.translate(_ENCODED)
+
+
 def check_within(uri: Uri, prefixes: Iterable[Uri]) -> Uri:
     """The prefix that allows the URI.
 
