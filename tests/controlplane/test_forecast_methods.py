@@ -128,6 +128,23 @@ def test_of_methods_that_cover_enough_the_least_wasteful_is_used() -> None:
     assert ranking(methods, [])[0].name == "mean_sigma"
 
 
+def test_a_method_that_was_spared_the_bursts_is_not_better() -> None:
+    """Seasonal knows the last 20 minutes alone, between two bursts of those every 25."""
+    values = [100] * 720
+    for back_s in range(1400, 7200, 1500):
+        first = 720 - back_s // BUCKET_S
+        values[first : first + 10] = [700] * 10
+    begun_s = int(NOW_S - DAY_S + 3600 - 1200)
+    day = range(begun_s, begun_s + 3600, COARSE_BUCKET_S)
+    yesterday = Demand.of(Bucket.of(at_s, 100, length_s=COARSE_BUCKET_S) for at_s in day)
+    history = History(recent=recent(values), days=yesterday)
+    scores = score_all(default_methods(), history, NOW_S, total_blocks=1000)
+    assert {item.method: item.spans for item in scores}["seasonal"] < 10
+    chosen = forecast(default_methods(), history, NOW_S, total_blocks=1000, scores=scores)
+    assert chosen is not None
+    assert chosen.online_kv_blocks == 700  # the next one comes in less than two minutes
+
+
 @given(
     values=st.lists(st.integers(0, 3000), min_size=12, max_size=80),
     total=st.integers(1, 2000),

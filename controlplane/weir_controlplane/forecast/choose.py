@@ -13,6 +13,7 @@ HORIZON_S = 120.0  # a forecast is renewed every second; it must hold while a co
 SCORED_S = 3600.0
 COVERAGE_TARGET = 0.95
 MIN_SCORED = 5
+COMPARABLE = 0.9  # of the spans of the method that has most
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,14 +71,19 @@ def score_all(
 
 
 def ranking(methods: Sequence[Method], scores: Sequence[Score]) -> list[Method]:
-    """The methods, best first: coverage up to the target, then less waste, then given order."""
-    known = {item.method: item for item in scores}
+    """The methods, best first: coverage up to the target, then less waste, then given order.
 
-    def rank(method: Method) -> tuple[bool, float, float]:
+    One that was measured on fewer spans may have been spared the hard ones: it comes later.
+    """
+    known = {item.method: item for item in scores}
+    most = max((item.spans for item in scores), default=0)
+
+    def rank(method: Method) -> tuple[int, float, float]:
         item = known.get(method.name)
         if item is None:
-            return (True, 0.0, 0.0)
-        return (False, -min(item.coverage, COVERAGE_TARGET), item.waste)
+            return (2, 0.0, 0.0)
+        fewer = int(item.spans < COMPARABLE * most)
+        return (fewer, -min(item.coverage, COVERAGE_TARGET), item.waste)
 
     return sorted(methods, key=rank)
 
