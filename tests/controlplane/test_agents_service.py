@@ -14,14 +14,19 @@ from tests.controlplane.agent_sim import telemetry
 from tests.controlplane.bench import Process, chunks_of, put_batch
 from tests.controlplane.jobs import Lab, lab
 from tests.controlplane.support import make_settings, running
+from weir_controlplane.agents import metrics
 from weir_controlplane.agents import service as agents_service
 from weir_controlplane.agents.history import DemandLog
+from weir_controlplane.agents.metrics import PodGauges
 from weir_controlplane.agents.pace import Pace
-from weir_controlplane.agents.registry import Registry
+from weir_controlplane.agents.pods import PodPolicies
+from weir_controlplane.agents.registry import AgentEntry, Registry
+from weir_controlplane.agents.schemas import Telemetry
 from weir_controlplane.dispatch.settle import settle
 from weir_controlplane.forecast.demand import BUCKET_S
+from weir_controlplane.forecast.methods import default_methods
 from weir_controlplane.forecast.series import DAYS_S, RECENT_S
-from weir_controlplane.policy.decide import Policy
+from weir_controlplane.policy.decide import Policy, PolicyLimits
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import Database
 from weir_controlplane.store.fleet_models import Agent, KvDemand, ServedModel
@@ -269,6 +274,69 @@ async def test_rule_13_replicas_add_to_one_history(database: Database) -> None:
     pod = one.pod("pod-0")
     assert pod is not None
     assert pod.history().recent.samples[-1] == 12
+
+
+async def test_rule_13_days_seen_by_another_replica_count(database: Database) -> None:
+    """§8.13: a pod's syncs come here, then to the other replica for a day, and here again."""
+    one, two = DemandLog(), DemandLog()
+    now_s = await database.now_s()
+    await one.load(database, "pod-0", now_s)
+    one.record("pod-0", now_s, 10)
+    await one.flush(database)
+    for hours in range(1, 24):
+        two.record("pod-0", now_s + 3600 * hours, 10)
+        await two.flush(database)
+        one.record("pod-0", now_s + 3600 * hours, 20)  # not written yet
+        await one.read_others(database, now_s + 3600 * hours + BUCKET_S)
+    pod = one.pod("pod-0")
+    assert pod is not None
+    assert pod.history().days.samples.tolist() == [1] + [2] * 23
+    assert pod.history().days.sum_blocks.tolist() == [10] + [30] * 23
+
+
+async def test_a_clock_that_is_set_back_stops_no_forecast(database: Database) -> None:
+    """A server whose hardware clock is that of a time zone begins some hours ahead."""
+    log = DemandLog()
+    policies = PodPolicies(log, methods=default_methods(), limits=PolicyLimits())
+    entry = AgentEntry(agent_id="pod-0", service="svc")
+    entry.telemetry = Telemetry(total_blocks=1000)
+    now_s = await database.now_s()
+
+    def forecasts(log: DemandLog, begin_s: float, end_s: float, blocks: int) -> int | None:
+        for at_s in range(int(begin_s), int(end_s), BUCKET_S):
+            log.record("pod-0", at_s, blocks)
+            policies.decide(entry, at_s)
+        return None if entry.forecast is None else entry.forecast.online_kv_blocks
+
+    await log.load(database, "pod-0", now_s)
+    assert forecasts(log, now_s + 5 * 3600, now_s + 8 * 3600, 100) == 100
+    await log.flush(database)
+    assert forecasts(log, now_s, now_s + 600, 600) == 600
+    await log.flush(database)
+    again = DemandLog()
+    await again.load(database, "pod-0", now_s + 600)
+    pod = again.pod("pod-0")
+    assert pod is not None
+    assert set(pod.history().recent.max_blocks) == {600}
+    await log.trim(database, now_s + 600)
+    async with database.read() as session:
+        last = await session.execute(select(func.max(KvDemand.start_s)))
+        assert last.scalar_one() <= now_s + 600
+
+
+async def test_scores_of_a_pod_are_shown_by_whom_it_syncs_with() -> None:
+    """Those that it left behind at another replica hid that its forecast had become bad."""
+    shown = {"service": "svc", "agent": "pod-0", "method": "quantile"}
+    entry = AgentEntry(agent_id="pod-0", service="svc")
+    gauges = PodGauges()
+    metrics.COVERAGE.labels(**shown).set(1.0)
+    entry.local = True
+    await gauges.update([entry])
+    assert REGISTRY.get_sample_value("weir_forecast_coverage_ratio", shown) == 1.0
+    entry.local = False
+    await gauges.update([entry])
+    assert REGISTRY.get_sample_value("weir_forecast_coverage_ratio", shown) is None
+    await gauges.update([])
 
 
 async def test_a_history_that_could_not_be_written_is_kept(

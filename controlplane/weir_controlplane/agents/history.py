@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import case, delete, func, select
+from sqlalchemy import and_, case, delete, func, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from weir_controlplane.forecast.demand import BUCKET_FIELDS, BUCKET_S, COARSE_BUCKET_S, Bucket
@@ -20,6 +20,7 @@ from weir_controlplane.forecast.series import DAYS_S, RECENT_S, PodHistory
 from weir_controlplane.store.database import Database
 from weir_controlplane.store.fleet_models import KvDemand
 
+AHEAD_S = 60  # by which the time of replicas may differ
 OTHERS_S = 60  # what other replicas wrote is read again for so long
 _SLICE_ROWS = 100  # between two of them, syncs are answered
 
@@ -77,7 +78,8 @@ class DemandLog:
             rows = (
                 await session.execute(
                     _rows().where(
-                        KvDemand.agent_id == agent_id, KvDemand.start_s >= int(now_s - DAYS_S)
+                        KvDemand.agent_id == agent_id,
+                        KvDemand.start_s.between(int(now_s - DAYS_S), int(now_s)),
                     )
                 )
             ).all()
@@ -148,16 +150,23 @@ class DemandLog:
 
         Most pods sync with one replica: only where the samples do not add up are buckets read.
         """
-        lately = (KvDemand.length_s == BUCKET_S, KvDemand.start_s >= int(now_s - OTHERS_S))
+        since_s, until_s = int(now_s - OTHERS_S), int(now_s)
+        lately = and_(KvDemand.length_s == BUCKET_S, KvDemand.start_s.between(since_s, until_s))
+        coarse = and_(
+            KvDemand.length_s == COARSE_BUCKET_S,
+            KvDemand.start_s.between(since_s - COARSE_BUCKET_S, until_s),
+        )
         totals = select(KvDemand.agent_id, func.sum(KvDemand.samples).label("samples"))
         async with database.read() as session:
-            found = await session.execute(totals.where(*lately).group_by(KvDemand.agent_id))
+            found = await session.execute(totals.where(lately).group_by(KvDemand.agent_id))
             written = {row.agent_id: int(row.samples) for row in found}
-        differing = await self._differing(written, int(now_s - OTHERS_S))
+        differing = await self._differing(written, since_s)
         for start in range(0, len(differing), _SLICE_ROWS):
             part = differing[start : start + _SLICE_ROWS]
             async with database.read() as session:
-                of_part = _rows(KvDemand.agent_id).where(*lately, KvDemand.agent_id.in_(part))
+                of_part = _rows(KvDemand.agent_id).where(
+                    or_(lately, coarse), KvDemand.agent_id.in_(part)
+                )
                 self._take_over((await session.execute(of_part)).all())
 
     async def _differing(self, written: Mapping[str, int], since_s: int) -> list[str]:
@@ -183,8 +192,9 @@ class DemandLog:
             if pod is None:
                 continue
             bucket = _bucket(row)
-            unwritten = self._pending.get((row.agent_id, BUCKET_S, row.start_s))
-            pod.recent.add(bucket if unwritten is None else bucket.plus(unwritten), replace=True)
+            unwritten = self._pending.get((row.agent_id, row.length_s, row.start_s))
+            whole = bucket if unwritten is None else bucket.plus(unwritten)
+            pod.series(row.length_s).add(whole, replace=True)
 
     def forget_except(self, agent_ids: Collection[str]) -> None:
         """Lets go of pods that are gone; their rows stay until they are trimmed."""
@@ -194,12 +204,13 @@ class DemandLog:
 
     @staticmethod
     async def trim(database: Database, now_s: float) -> None:
-        """Deletes rows that no forecast reads any more."""
+        """Deletes rows that no forecast reads any more, or that a clock ahead of ours has made."""
         for length_s, span_s in ((BUCKET_S, RECENT_S), (COARSE_BUCKET_S, DAYS_S)):
             async with database.transaction() as session:
                 await session.execute(
                     delete(KvDemand).where(
-                        KvDemand.length_s == length_s, KvDemand.start_s < int(now_s - span_s)
+                        KvDemand.length_s == length_s,
+                        ~KvDemand.start_s.between(int(now_s - span_s), int(now_s + AHEAD_S)),
                     )
                 )
 

@@ -38,7 +38,8 @@ THRESHOLD = Gauge(
 FORECAST = Gauge(
     "weir_pod_forecast_online_kv_blocks", "Online KV demand forecast.", ["service", "agent"]
 )
-_GAUGES = (ONLINE_KV, ONLINE_REUSE, OFFLINE_KV, TOTAL_KV, THRESHOLD, FORECAST, COVERAGE, WASTE)
+_SCORES = (COVERAGE, WASTE)
+_GAUGES = (ONLINE_KV, ONLINE_REUSE, OFFLINE_KV, TOTAL_KV, THRESHOLD, FORECAST, *_SCORES)
 AGENTS = Gauge("weir_agents", "Agents that have synced lately, by state.", ["state"])
 SYNCS = Counter("weir_syncs_total", "Syncs answered, by whether the database was asked.", ["path"])
 SYNCS_FROM_MEMORY = SYNCS.labels(path="memory")
@@ -59,6 +60,7 @@ class PodGauges:
 
     def __init__(self) -> None:
         self._known: set[tuple[str, str]] = set()
+        self._local: set[tuple[str, str]] = set()
 
     async def update(self, agents: Sequence[AgentEntry]) -> None:
         """Takes over the agents that live now."""
@@ -70,6 +72,10 @@ class PodGauges:
                 self._known.add((entry.service, entry.agent_id))
                 self._set(entry)
             await asyncio.sleep(0)
+        local = {(item.service, item.agent_id) for item in agents if item.local}
+        for service, agent_id in self._local - local:  # whom it syncs with now shows its scores
+            self._remove(service, agent_id, _SCORES)
+        self._local = local
         for service, agent_id in self._known - {(item.service, item.agent_id) for item in agents}:
             self._known.remove((service, agent_id))
             self._remove(service, agent_id)
@@ -88,6 +94,6 @@ class PodGauges:
             FORECAST.labels(*labels).set(policy.forecast_blocks)
 
     @staticmethod
-    def _remove(service: str, agent_id: str) -> None:
-        for gauge in _GAUGES:
+    def _remove(service: str, agent_id: str, gauges: Sequence[Gauge] = _GAUGES) -> None:
+        for gauge in gauges:
             gauge.remove_by_labels({"service": service, "agent": agent_id})

@@ -8,7 +8,7 @@ from weir_controlplane.agents import metrics
 from weir_controlplane.agents.history import DemandLog
 from weir_controlplane.agents.registry import AgentEntry
 from weir_controlplane.agents.schemas import Telemetry
-from weir_controlplane.forecast.choose import forecast, score_all
+from weir_controlplane.forecast.choose import Score, forecast, score_all
 from weir_controlplane.forecast.demand import BUCKET_S
 from weir_controlplane.forecast.methods import Method
 from weir_controlplane.policy.decide import PodKv, Policy, PolicyLimits, decide
@@ -34,23 +34,33 @@ class PodPolicies:
         return entry.policy
 
     def _forecast(self, entry: AgentEntry, now_s: float, total_blocks: int) -> None:
-        if now_s - entry.forecast_at < BUCKET_S:
+        if 0 <= now_s - entry.forecast_at < BUCKET_S:
             return
         pod = self._log.pod(entry.agent_id)
         if pod is None:
             return
+        if now_s < entry.forecast_at:  # the clock was set back
+            pod.forget_after(now_s)
         entry.forecast_at = now_s
         history = pod.history()
-        if now_s - entry.scored_at >= SCORE_EVERY_S:
+        if not 0 <= now_s - entry.scored_at < SCORE_EVERY_S:
             entry.scored_at = now_s
+            before = entry.scores
             entry.scores = score_all(self._methods, history, now_s, total_blocks=total_blocks)
-            of = {"service": entry.service, "agent": entry.agent_id}
-            for item in entry.scores:
-                metrics.COVERAGE.labels(**of, method=item.method).set(item.coverage)
-                metrics.WASTE.labels(**of, method=item.method).set(item.waste)
+            _show(entry, before)
         entry.forecast = forecast(
             self._methods, history, now_s, total_blocks=total_blocks, scores=entry.scores
         )
+
+
+def _show(entry: AgentEntry, before: Sequence[Score]) -> None:
+    pod = (entry.service, entry.agent_id)
+    for item in entry.scores:
+        metrics.COVERAGE.labels(*pod, item.method).set(item.coverage)
+        metrics.WASTE.labels(*pod, item.method).set(item.waste)
+    for name in {item.method for item in before} - {item.method for item in entry.scores}:
+        for gauge in (metrics.COVERAGE, metrics.WASTE):
+            gauge.remove(*pod, name)
 
 
 def pod_kv(told: Telemetry) -> PodKv:

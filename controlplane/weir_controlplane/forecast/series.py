@@ -59,6 +59,11 @@ class Series:
         """Samples in the buckets that start at ``start_s`` or later."""
         return float(self._table[self._place(start_s) : self._end, 1].sum())
 
+    def forget_after(self, at_s: float) -> None:
+        """Lets go of the buckets that start later than ``at_s``."""
+        starts = self._table[self._first : self._end, 0]
+        self._end = self._first + int(np.searchsorted(starts, at_s, side="right"))
+
     def demand(self) -> Demand:
         """The series as it is now; valid until the next `add`."""
         table = self._table[self._first : self._end]
@@ -75,6 +80,11 @@ class PodHistory:
     def series(self, length_s: int) -> Series:
         """The series of one bucket length."""
         return self.recent if length_s == BUCKET_S else self.days
+
+    def forget_after(self, at_s: float) -> None:
+        """Lets go of what is later than ``at_s``: a clock that was set back has seen it."""
+        self.recent.forget_after(at_s)
+        self.days.forget_after(at_s)
 
     def history(self) -> History:
         """What forecasts are made from; valid until the next sample."""
