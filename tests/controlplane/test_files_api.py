@@ -97,6 +97,41 @@ async def test_lists_go_page_by_page_and_survive_deletion(client: openai.AsyncOp
     assert (last.data, last.has_more) == ([], False)
 
 
+async def test_a_slow_upload_comes_after_what_was_listed_meanwhile(
+    plane: Plane, client: openai.AsyncOpenAI, raw: httpx.AsyncClient
+) -> None:
+    """Who goes on from the last file that they have seen misses none; its life begins then too."""
+    goes_on, begun = asyncio.Event(), asyncio.Event()
+    fields = {"purpose": "batch", "expires_after[anchor]": "created_at"}
+    fields["expires_after[seconds]"] = "3600"
+    request = raw.build_request("POST", "/v1/files", data=fields, files={"file": ("a", b"x")})
+    form = request.read()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield form[:-10]
+        begun.set()
+        await goes_on.wait()
+        yield form[-10:]
+
+    headers = {name: request.headers[name] for name in ("content-type", "content-length")}
+    slow = asyncio.create_task(raw.post("/v1/files", content=slowly(), headers=headers))
+    await begun.wait()
+
+    async def is_known() -> bool:
+        async with plane.services.database.read() as session:
+            return (await session.execute(select(File.id))).first() is not None
+
+    await eventually(is_known)
+    seen = await client.files.create(file=b"x", purpose="batch")
+    await asyncio.sleep(1.1)
+    goes_on.set()
+    file = (await slow).json()
+    page = await client.files.list(order="asc", after=seen.id)
+    assert [item.id for item in page.data] == [file["id"]]
+    assert file["expires_at"] - file["created_at"] == 3600
+    assert file["created_at"] > seen.created_at
+
+
 async def test_an_expiry_is_kept_and_bounded(
     plane: Plane, client: openai.AsyncOpenAI, raw: httpx.AsyncClient
 ) -> None:

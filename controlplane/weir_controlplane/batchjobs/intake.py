@@ -110,6 +110,7 @@ async def _store(
         job = await hold(session, work)
         row = await session.get_one(File, file.id, with_for_update={"key_share": True})
         row.status, row.size_bytes, row.sha256 = "processed", writer.bytes, writer.sha256
+        row.created_at = await clock_s(session)
         job.input_file_id, job.input_inline = row.id, None
 
 

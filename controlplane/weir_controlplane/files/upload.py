@@ -112,7 +112,8 @@ class Uploads:
         self, file: File, writer: StorageWriter, filename: str, purpose: str, expiry_s: int | None
     ) -> File:
         async with self._services.database.transaction() as session:
-            expires_at = None if expiry_s is None else await clock_s(session) + expiry_s
+            # It is created now: who has listed all files so far finds it after those.
+            now_s = await clock_s(session)
             done = update(File).where(File.id == file.id, File.status == "uploading")
             found = await session.execute(
                 done.values(
@@ -121,7 +122,8 @@ class Uploads:
                     purpose=purpose,
                     size_bytes=writer.bytes,
                     sha256=writer.sha256,
-                    expires_at=expires_at,
+                    created_at=now_s,
+                    expires_at=None if expiry_s is None else now_s + expiry_s,
                 ).returning(File)
             )
             row = found.scalar_one_or_none()
