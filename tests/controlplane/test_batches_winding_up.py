@@ -24,9 +24,10 @@ from weir_controlplane.batches.leases import (
     renew,
     void_leases,
 )
-from weir_controlplane.batches.leftovers import KEEP_S, release
+from weir_controlplane.batches.leftovers import KEEP_S, forget_chunks, release
 from weir_controlplane.batches.worker import work_forever, work_once
-from weir_controlplane.dispatch.commits import sweepable
+from weir_controlplane.dispatch.commits import Commit, commit, sweepable
+from weir_controlplane.dispatch.sweep import sweep_uploads
 from weir_controlplane.dispatch.watch import close_ending
 from weir_controlplane.errors import StorageFullError
 from weir_controlplane.files.service import sweep
@@ -153,6 +154,28 @@ async def test_chunk_results_are_given_up_long_after_the_files_are_there(
         keys = [row.storage_key for row in await sweepable(session, stale_after_s=60, limit=100)]
     assert sorted(keys) == await services.storage.keys("results")
     assert await custom_ids(services) == ALL
+
+
+async def test_chunks_go_with_the_last_of_their_results(services: Services) -> None:
+    """Their indexes grow with every line ever run; batch and files stay."""
+    await ready(services)
+    assert await work_once(services)
+    async with services.database.transaction() as session:
+        await session.execute(update(Batch).values(completed_at=Batch.completed_at - KEEP_S - 1))
+        await session.execute(update(Upload).values(created_at=1.0))
+    assert await forget_chunks(services) == 0
+    (held, *_) = await Fleet(services).chunks("b")
+    assert await release(services) == 1
+    assert await forget_chunks(services) == 0  # the sweeper needs them to find their results
+    assert await sweep_uploads(services.database, services.storage, stale_after_s=60)
+    assert await forget_chunks(services) == 1
+    assert await Fleet(services).chunks("b") == []
+    late = Commit(
+        chunk_id=held.id, attempt=1, nonce="n", upload_id="u", ranges=((1, 1),), final=True
+    )
+    assert (await commit(services.database, late)).state == "gone"
+    assert await custom_ids(services) == ALL
+    assert (await batch_of(services)).total_lines == LINES
 
 
 async def test_a_crash_before_the_last_transaction_is_repeated_whole(
