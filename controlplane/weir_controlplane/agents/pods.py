@@ -34,7 +34,7 @@ class PodPolicies:
         return entry.policy
 
     def _forecast(self, entry: AgentEntry, now_s: float, total_blocks: int) -> None:
-        if 0 <= now_s - entry.forecast_at < BUCKET_S:
+        if abs(now_s - entry.forecast_at) < BUCKET_S:
             return
         pod = self._log.pod(entry.agent_id)
         if pod is None:
@@ -43,7 +43,7 @@ class PodPolicies:
             pod.forget_after(now_s)
         entry.forecast_at = now_s
         history = pod.history()
-        if not 0 <= now_s - entry.scored_at < SCORE_EVERY_S:
+        if abs(now_s - entry.scored_at) >= SCORE_EVERY_S:
             entry.scored_at = now_s
             before = entry.scores
             entry.scores = score_all(self._methods, history, now_s, total_blocks=total_blocks)
