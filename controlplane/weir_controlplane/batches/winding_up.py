@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
-from sqlalchemy import select, update
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from weir_controlplane.batches.leases import Work, hold, set_state, state_of
@@ -21,6 +21,7 @@ from weir_controlplane.batches.losses import LOST_LINE, Losses, error_of
 from weir_controlplane.batches.output import Sources, Totals, write_outputs
 from weir_controlplane.batches.result_reader import ResultSource, merged_results
 from weir_controlplane.batches.states import Event, Status, advance
+from weir_controlplane.dispatch.restructure import close_chunks
 from weir_controlplane.files.service import forget_unfinished
 from weir_controlplane.ids import new_id
 from weir_controlplane.services import Services
@@ -71,19 +72,11 @@ async def wind_up(
         raise
 
 
-async def _close_chunks(session: AsyncSession, batch_id: str) -> None:
-    await session.execute(
-        update(Chunk)
-        .where(Chunk.batch_id == batch_id, Chunk.state.in_(("open", "leased")))
-        .values(state="closed", nonce=None, leased_by=None, lease_until=None)
-    )
-
-
 async def _prepare(services: Services, work: Work, losses: Losses) -> _Plan:
     async with services.database.transaction() as session:
         batch = await hold(session, work)
         # From here on the results stand still: closed chunks take no commit.
-        await _close_chunks(session, batch.id)
+        await close_chunks(session, Chunk.batch_id == batch.id)
         found = await session.execute(
             select(Upload.storage_key, Upload.size_bytes, Upload.sha256, ChunkResult.ranges)
             .join(Upload, Upload.id == ChunkResult.upload_id)
@@ -180,7 +173,8 @@ async def _end(
         batch.completed_lines = totals.completed_lines
         batch.failed_lines = totals.failed_lines
         if losses is not None:
-            await _close_chunks(session, batch.id)  # those who hold them are told to stop
+            # Those who hold them are told to stop.
+            await close_chunks(session, Chunk.batch_id == batch.id)
             batch.failed_lines = batch.total_lines - totals.completed_lines
             batch.errors = [error_of(losses).view()]
         batch.queued_tokens = 0

@@ -33,31 +33,44 @@ from weir_controlplane.store.models import Batch, Chunk, ChunkResult, Suspect
 _log = structlog.get_logger(__name__)
 
 
-async def lock_batches(
+async def lock_concerned(
     session: AsyncSession, agent_id: str, deaths: Sequence[ReportedDeath]
 ) -> None:
-    """Locks the batches of the resident lines and of what the agent holds, before any chunk.
+    """Locks the batches of the resident lines and of what the agent holds, then their chunks.
 
-    A death locks chunks of others too: two agents that lock their own first would wait for each
-    other in a circle. Not FOR UPDATE, as in `_judge`.
+    All that the sync will lock of them, each in the order of its ids: a death locks chunks of
+    others too, and whoever locked its own first would wait for them in a circle. And before
+    anything is written of a line, as a commit does: from then on no commit of these batches leaves
+    lines over that the death knows nothing of.
     """
     own = select(Incarnation.id).where(Incarnation.agent_id == agent_id)
-    resident = {chunk for death in deaths for chunk, _, _ in death.resident}
-    concerned = select(Chunk.batch_id).where(
-        or_(Chunk.id.in_(resident), (Chunk.state == "leased") & Chunk.leased_by.in_(own))
+    resident = select(Chunk.batch_id).where(
+        Chunk.id.in_({chunk for death in deaths for chunk, _, _ in death.resident})
     )
+    held = (Chunk.state == "leased") & Chunk.leased_by.in_(own)
     await session.execute(
         select(Batch.id)
-        .where(Batch.id.in_(concerned))
+        .where(or_(Batch.id.in_(resident), Batch.id.in_(select(Chunk.batch_id).where(held))))
         .order_by(Batch.id)
-        .with_for_update(key_share=True)
+        .with_for_update(key_share=True)  # not FOR UPDATE: commits add rows that refer to it
     )
+    live = Chunk.batch_id.in_(resident) & Chunk.state.in_(("open", "leased"))
+    chunks = select(Chunk.id).where(or_(live, held)).order_by(Chunk.id)
+    locked: set[str] = set()
+    while True:
+        found = set((await session.execute(chunks.with_for_update(key_share=True))).scalars())
+        if found <= locked:
+            return
+        locked |= found  # a commit that we waited for may have made new ones
 
 
 async def accept_deaths(
     session: AsyncSession, agent_id: str, deaths: Sequence[ReportedDeath], now_s: float
 ) -> float | None:
-    """Records the deaths that are new. The new end of the pod's pause; None when it got none."""
+    """Records the deaths that are new; `lock_concerned` came before.
+
+    The new end of the pod's pause; None when it got none.
+    """
     seen = set(
         (
             await session.execute(
@@ -134,14 +147,8 @@ async def _judge(session: AsyncSession, resident: Sequence[Line]) -> Verdict:
     counts: dict[str, int] = {}
     known: dict[Line, Suspicion] = {}
     if batches:
-        # Not FOR UPDATE: commits add rows that refer to the batch, and hold a chunk meanwhile.
-        locked = await session.execute(
-            select(Batch.id, Batch.deaths)
-            .where(Batch.id.in_(batches))
-            .order_by(Batch.id)
-            .with_for_update(key_share=True)
-        )
-        counts = {row.id: row.deaths for row in locked}
+        found = await session.execute(select(Batch.id, Batch.deaths).where(Batch.id.in_(batches)))
+        counts = {row.id: row.deaths for row in found}
         rows = await session.execute(select(Suspect).where(Suspect.batch_id.in_(batches)))
         known = {
             (row.batch_id, row.line): Suspicion(
@@ -189,10 +196,9 @@ def _error(item: Suspicion) -> dict[str, Any]:
 async def _take_apart(session: AsyncSession, batches: Collection[str]) -> None:
     marked = await marked_lines(session, batches)
     rows = await session.execute(
-        select(Chunk.id, Chunk.batch_id, Chunk.state, Chunk.solo, Chunk.line_index)
-        .where(Chunk.batch_id.in_(marked), Chunk.state.in_(("open", "leased")))
-        .order_by(Chunk.id)
-        .with_for_update(key_share=True)
+        select(Chunk.id, Chunk.batch_id, Chunk.state, Chunk.solo, Chunk.line_index).where(
+            Chunk.batch_id.in_(marked), Chunk.state.in_(("open", "leased"))
+        )
     )
     opened: list[str] = []
     leased: list[str] = []

@@ -1,6 +1,6 @@
 """Chunks cut along their suspects: what goes on, what runs alone, what has failed (§8.5).
 
-Works on open chunks only, inside the caller's transaction, with the chunk rows locked.
+Works inside the caller's transaction; but for `close_chunks`, with the chunk rows locked.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import select, update
+from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from weir_controlplane.dispatch.splitting import split
@@ -131,3 +131,20 @@ async def reopen(session: AsyncSession, chunk_ids: Sequence[str]) -> None:
         )
     )
     await cut_open_chunks(session, chunk_ids)
+
+
+async def close_chunks(session: AsyncSession, which: ColumnElement[bool]) -> None:
+    """Closes those of these chunks that are open or leased: they take no commit any more.
+
+    Locks them in the order of their ids first: others wait for several chunks at once too.
+    """
+    live = which & Chunk.state.in_(("open", "leased"))
+    locked = select(Chunk.id).where(live).order_by(Chunk.id).with_for_update(key_share=True)
+    await session.execute(locked)
+    # Not by ids: there may be more of them than a statement takes parameters.
+    await session.execute(
+        update(Chunk)
+        .where(live)
+        .values(state="closed", leased_by=None, lease_until=None, nonce=None)
+        .execution_options(synchronize_session=False)
+    )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from weir_controlplane.dispatch import leases, metrics
-from weir_controlplane.dispatch.deaths import accept_deaths, lock_batches
+from weir_controlplane.dispatch.deaths import accept_deaths, lock_concerned
 from weir_controlplane.dispatch.incarnations import identify
 from weir_controlplane.dispatch.restructure import reopen
 from weir_controlplane.dispatch.work import CancelReason, Grant, Holding, Settled, SyncWork
@@ -42,7 +42,7 @@ async def _settle(session: AsyncSession, work: SyncWork) -> Settled:
     adopted: list[Grant] = []
     released: set[str] = set()
     if work.deaths:
-        await lock_batches(session, work.agent_id, work.deaths)
+        await lock_concerned(session, work.agent_id, work.deaths)
     if identity.first:
         adopted, released = await _adopt(session, work, me, now_s)
     pause_until = identity.pause_until

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from weir_controlplane.dispatch import metrics
 from weir_controlplane.dispatch.bounds import GRACE_S, LEASE_S, OUTAGE_AFTER_S
 from weir_controlplane.dispatch.leases import HALTED
-from weir_controlplane.dispatch.restructure import reopen
+from weir_controlplane.dispatch.restructure import close_chunks, reopen
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import Database, clock_s
 from weir_controlplane.store.fleet_models import Incarnation
@@ -143,27 +143,17 @@ async def close_ending(database: Database) -> list[str]:
             )
         )
         ending = rows.all()
+        ids = [batch.id for batch in ending]
+        over = []
         for batch in ending:
             since = batch.cancelling_at if batch.status == "cancelling" else batch.expires_at
-            over = since is None or now_s - since > GRACE_S
-            await _close_chunks(session, batch.id, ("open", "leased") if over else ("open",))
-        return await _without_chunks(session, [batch.id for batch in ending])
-
-
-async def _close_chunks(session: AsyncSession, batch_id: str, states: Collection[str]) -> None:
-    ids = (
-        await session.execute(
-            select(Chunk.id)
-            .where(Chunk.batch_id == batch_id, Chunk.state.in_(states))
-            .order_by(Chunk.id)
-            .with_for_update(key_share=True)
+            if since is None or now_s - since > GRACE_S:
+                over.append(batch.id)
+        await close_chunks(
+            session,
+            Chunk.batch_id.in_(over) | (Chunk.batch_id.in_(ids) & (Chunk.state == "open")),
         )
-    ).scalars()
-    await session.execute(
-        update(Chunk)
-        .where(Chunk.id.in_(list(ids)))
-        .values(state="closed", leased_by=None, lease_until=None, nonce=None)
-    )
+        return await _without_chunks(session, ids)
 
 
 async def _without_chunks(session: AsyncSession, batch_ids: Collection[str]) -> list[str]:
