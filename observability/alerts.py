@@ -142,7 +142,8 @@ ALERTS = (
         description="InputMissing: the file store says it has not their input. "
         "NoMatchingModel: no pod that their tenants may use serves the model. "
         "RevisionGone: only another revision of it. NoServingPod: pods are starting, draining, or "
-        "without engine or disk. PodsPaused: engines died there without a suspect.",
+        "without engine or disk. PodsPaused: engines died there without a suspect. "
+        "NoOfflineSlots: online requests need every pod's KV blocks.",
     ),
     Alert(
         name="WeirBatchAtRisk",

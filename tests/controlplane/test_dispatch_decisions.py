@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,10 +13,11 @@ from weir_controlplane.dispatch.bounds import STARVED_S
 from weir_controlplane.dispatch.order import Waiting, in_order
 from weir_controlplane.dispatch.placement import OpenChunk, Place, Room, next_chunk
 from weir_controlplane.dispatch.poison import Line, Suspicion, Verdict, after_death, pause_s
-from weir_controlplane.dispatch.reasons import FleetPod, waiting_reason
+from weir_controlplane.dispatch.reasons import REASONS, FleetPod, waiting_reason
 from weir_controlplane.dispatch.splitting import split
 from weir_controlplane.store.line_index import IndexedLine
 
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 HOUR_S = 3600.0
 
 
@@ -256,9 +258,10 @@ def test_splitting_puts_every_line_into_exactly_one_part(
 
 def test_rule_12_a_waiting_batch_has_a_reason() -> None:
     """§8.12: NoMatchingModel and the others, in the order in which they are helped."""
-    pod = FleetPod(service="s", models={"m": "r1"}, serving=True, paused=False)
-    starting = FleetPod(service="s", models={"m": "r1"}, serving=False, paused=False)
-    paused = FleetPod(service="s", models={"m": "r1"}, serving=True, paused=True)
+    pod = FleetPod(service="s", models={"m": "r1"}, serving=True, paused=False, crowded=False)
+    starting = replace(pod, serving=False)
+    paused = replace(pod, paused=True)
+    crowded = replace(pod, crowded=True)
 
     def reason(fleet: list[FleetPod], model: str = "m", revision: str | None = None) -> str | None:
         return waiting_reason(model=model, revision=revision, service=None, fleet=fleet)
@@ -268,7 +271,15 @@ def test_rule_12_a_waiting_batch_has_a_reason() -> None:
     assert reason([pod], revision="r0") == "RevisionGone"
     assert reason([starting]) == "NoServingPod"
     assert reason([paused]) == "PodsPaused"
+    assert reason([crowded, paused, starting]) == "NoOfflineSlots"
+    assert reason([crowded, pod]) is None
     assert reason([pod, paused, starting], revision="r1") is None
     assert (
         waiting_reason(model="m", revision=None, service="other", fleet=[pod]) == "NoMatchingModel"
     )
+
+
+def test_every_reason_to_wait_is_explained() -> None:
+    for page in ("protocol.md", "runbooks.md", "troubleshooting.md", "dashboards.md"):
+        text = (DOCS / page).read_text(encoding="utf-8")
+        assert [name for name in REASONS if name not in text] == [], page

@@ -14,6 +14,7 @@ from sqlalchemy import update
 from tests.controlplane.agent_sim import BIG_ROOM, telemetry
 from tests.controlplane.support import eventually
 from tests.controlplane.test_batchjobs_api import Operator, operator
+from weir_controlplane.agents import registry
 from weir_controlplane.eta.predict import (
     RateEvidence,
     Remaining,
@@ -179,6 +180,37 @@ async def test_without_a_pod_there_is_a_reason_and_no_eta(op: Operator) -> None:
 
     await eventually(missed)
     assert (await op.get())["eta_at"] is None
+
+
+async def test_where_online_requests_leave_no_room_a_batch_says_so(
+    op: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No pod that could take it has offline slots; the gauge is read as the dashboard does."""
+    monkeypatch.setattr(registry, "CROWDED_S", 2.0)
+    pod = op.lab.agent()
+    crowded = telemetry(online_kv_blocks=1000)
+    await pod.sync(telemetry=crowded)
+    await op.put(lines=4)
+    seen: list[str | None] = []
+
+    async def shown() -> bool:
+        assert (await pod.sync(telemetry=crowded))["chunks"] == []
+        seen.append((await queued(op)).get("reason"))
+        view, text = await op.get(), (await op.http.get("/metrics")).text
+        return (
+            seen[-1] == view["waiting_reason"] == "NoOfflineSlots"
+            and view["eta_at"] is None
+            and 'weir_batches_waiting{reason="NoOfflineSlots"} 1.0' in text
+        )
+
+    await eventually(shown)
+    assert seen[0] is None  # a burst is no reason
+
+    async def goes_on() -> bool:
+        await pod.work()
+        return bool((await op.get())["status"] == "completed")
+
+    await eventually(goes_on)
 
 
 async def test_what_pods_serve_counts_until_lines_are_committed(op: Operator) -> None:

@@ -23,6 +23,7 @@ def fleet(registry: Registry, now_s: float, db_now_s: float) -> list[FleetPod]:
             models=entry.models,
             serving=entry.state == "serving",
             paused=entry.paused_until is not None and entry.paused_until > db_now_s,
+            crowded=entry.is_crowded(now_s),
         )
         for entry in registry.alive(now_s)
     ]

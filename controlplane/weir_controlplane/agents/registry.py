@@ -24,6 +24,7 @@ from weir_controlplane.store.fleet_models import Agent
 
 ALIVE_S = 30.0  # without a sync for so long an agent is not counted as one that works
 FORGET_S = 900.0
+CROWDED_S = 60.0  # an agent without offline slots for so long is more than a burst of requests
 NEWS_S = 0.5  # what the database knows later than this replica by less is this replica's own word
 _SLICE_ROWS = 100  # between two of them, syncs are answered
 
@@ -51,6 +52,7 @@ class AgentEntry:
     forecast_at: float = float("-inf")
     scored_at: float = float("-inf")
     seen_at: float = float("-inf")
+    had_slots_at: float = float("-inf")
     local: bool = False  # it syncs here
     written: bool = True  # the database knows what is here
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -60,8 +62,14 @@ class AgentEntry:
         """Whether batch lines may run there, by the policy that it was told last."""
         return self.policy is None or self.policy.offline_seq_slots > 0
 
+    def is_crowded(self, now_s: float) -> bool:
+        """Whether no batch line may run there, and could not for a while."""
+        return not self.may_run and now_s - self.had_slots_at >= CROWDED_S
+
     def note(self, request: SyncRequest, now_s: float) -> None:
         """Takes over what the agent says of itself."""
+        if self.may_run:
+            self.had_slots_at = now_s
         self.service = request.service
         self.sequence = request.sequence
         self.boot_id = request.boot_id
@@ -198,6 +206,8 @@ class Registry:
         entry.room = Room.model_validate(row.room)
         if row.telemetry is not None:
             entry.telemetry = Telemetry.model_validate(row.telemetry)
+        if entry.may_run:
+            entry.had_slots_at = now_s
         if row.policy is not None:
             entry.policy = policy_of(row.policy)
         entry.paused_until = row.pause_until

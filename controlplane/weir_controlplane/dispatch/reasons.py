@@ -6,18 +6,29 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-Reason = Literal["InputMissing", "NoMatchingModel", "RevisionGone", "NoServingPod", "PodsPaused"]
+Reason = Literal[
+    "InputMissing",
+    "NoMatchingModel",
+    "RevisionGone",
+    "NoServingPod",
+    "PodsPaused",
+    "NoOfflineSlots",
+]
 REASONS: tuple[Reason, ...] = get_args(Reason)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FleetPod:
-    """A live pod. ``models``: revision by name."""
+    """A live pod. ``models``: revision by name.
+
+    ``crowded``: its policy has had no offline slots for a while; online requests need its blocks.
+    """
 
     service: str
     models: Mapping[str, str]
     serving: bool
     paused: bool
+    crowded: bool
 
 
 def waiting_reason(
@@ -33,4 +44,7 @@ def waiting_reason(
     pods = [pod for pod in pods if pod.serving]
     if not pods:
         return "NoServingPod"
-    return "PodsPaused" if all(pod.paused for pod in pods) else None
+    pods = [pod for pod in pods if not pod.paused]
+    if not pods:
+        return "PodsPaused"
+    return "NoOfflineSlots" if all(pod.crowded for pod in pods) else None

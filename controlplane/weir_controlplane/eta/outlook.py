@@ -10,9 +10,8 @@ from dataclasses import dataclass
 class BatchOutlook:
     """What is expected of one batch. Times are seconds since 1970.
 
-    ``end_at``: when its last line is expected; while no pod serves its model, as if one began
-    now. ``eta_at``: the same, None while no pod serves it. ``stuck``: pods could take its lines,
-    and none is committed.
+    ``end_at``: when its last line is expected; while no pod can take its lines, as if one began
+    now. ``eta_at``: the same, None while no pod can. ``stuck``: pods could, and none is committed.
     """
 
     end_at: float

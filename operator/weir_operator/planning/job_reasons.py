@@ -191,7 +191,7 @@ class BatchJobReasons:
         condition="AtRisk",
         status="Unknown",
         name="NoForecast",
-        says="Nothing can be said: not read yet, suspended, or no pod serves the model; the "
+        says="Nothing can be said: not read yet, suspended, or no pod can take its lines; the "
         "message has what the control plane says.",
     )
     RISK_OVER = Reason(
