@@ -3,6 +3,7 @@
 Source: HyGen Algorithm 1, phase OFFLINE; the threshold is Echo's (§5.3).
 """
 
+from collections.abc import Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import Final
@@ -18,6 +19,8 @@ from weir_engine.sched.state import SchedulerState
 from weir_engine.sched.step_room import StepRoom
 
 _CANDIDATES: Final = 64
+_MOST_CANDIDATES: Final = 1024  # what an agent has in its engine at most: four times 256 slots
+_LEAST_SHARE: Final = 4  # a pool leaves one part in so many to tenants whose turn it is not
 _SOLO = attrgetter("solo")
 
 
@@ -58,8 +61,8 @@ class OfflineAdmission:
             return
         growth: KvGrowth = self._growth(draft, running)
         spare = self._spare_blocks(draft)
-        pool = self._state.pool.candidates(_CANDIDATES, now_s)
         most_tokens = policy.offline_kv_blocks * draft.block_size_tokens
+        pool = self._candidates(now_s, most_tokens)
         awaited: tuple[int, BlockHash] | None = None  # the block that the last one waited for
         for request in chain(list(self._state.resuming.values()), pool):
             if free_slots(draft, policy) < 1:
@@ -95,6 +98,18 @@ class OfflineAdmission:
         if draft.offline_seqs == 0 and need.free > self._state.kv.total_blocks:
             return known_need(draft, request, hit.tokens, adopted)
         return need
+
+    def _candidates(self, now_s: float, most_tokens: int) -> Sequence[Request]:
+        """The first of the pool; where most of them are too long now, more from behind them."""
+        pool = self._state.pool
+        found = pool.candidates(_CANDIDATES, now_s)
+        if len(found) < _CANDIDATES or found[0].known_tokens <= most_tokens:
+            return found
+        short = sum(request.known_tokens <= most_tokens for request in found)
+        if short > len(found) // _LEAST_SHARE:
+            return found
+        more = pool.candidates(_MOST_CANDIDATES, now_s)
+        return [request for request in more if request.known_tokens <= most_tokens][:_CANDIDATES]
 
     def _spare_blocks(self, draft: StepDraft) -> float:
         """What an admission leaves free for online to grow into."""

@@ -6,6 +6,7 @@ from tests.engine.sched.mini_engine import BLOCK, STEP_S, TOKEN_S, MiniEngine, r
 from weir_engine.config import Metric, Policy, Slo
 from weir_engine.errors import ConfigError, DuplicateRequestError, StateError
 from weir_engine.kv.view import PrefixHit
+from weir_engine.pool.offline_pool import OfflinePool
 from weir_engine.request import RequestState
 from weir_engine.sched.draft import StepDraft
 from weir_engine.sched.plan import StepPlan
@@ -267,6 +268,29 @@ def test_what_can_never_fit_the_threshold_keeps_nobody_waiting() -> None:
     engine.scheduler.set_policy(Policy(offline_kv_blocks=60, offline_seq_slots=8))
     engine.run()
     assert "large" in engine.ended
+
+
+@pytest.mark.parametrize("others", [(), ("another",)])
+def test_many_that_are_longer_than_the_threshold_hide_no_shorter_one(
+    others: tuple[str, ...],
+) -> None:
+    """More than a step looks at: their tenant's other requests lie behind them."""
+    engine = MiniEngine(
+        blocks=64,
+        policy=Policy(offline_kv_blocks=30, offline_seq_slots=8),
+        pool=OfflinePool(),
+    )
+    for number in range(200):
+        engine.add(request(f"large{number}", online=False, prompt=32 * BLOCK))
+    for number in range(4):
+        engine.add(request(f"small{number}", online=False, prompt=8, at=0.001))
+    for name in others:
+        for number in range(100):
+            large = request(f"{name}{number}", online=False, prompt=32 * BLOCK)
+            large.tenant = name
+            engine.add(large)
+    engine.run(left=200 + 100 * len(others))
+    assert set(engine.ended) == {f"small{number}" for number in range(4)}
 
 
 def test_a_request_that_may_become_too_long_runs_when_it_is_alone() -> None:
