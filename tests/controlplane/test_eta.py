@@ -163,6 +163,29 @@ async def test_a_batch_has_an_eta_from_the_day_it_is_submitted(op: Operator) -> 
     assert 'weir_model_offline_tokens_per_second{model="tiny"}' in text
 
 
+async def test_of_a_chunk_that_took_hours_only_the_last_quarter_of_one_counts(op: Operator) -> None:
+    """The rate is that of the last quarter of an hour: it did not do the whole chunk in it."""
+    pod = op.lab.agent()
+    await pod.ready()
+    await op.put(lines=40)
+    await op.lab.syncs_until(pod, lambda: bool(pod.held), room={**BIG_ROOM, "lines": 4})
+    for lease in list(pod.held.values()):
+        await pod.finish(lease)
+    plane = op.lab.plane.services.database
+    async with plane.transaction() as session:
+        await session.execute(
+            update(Chunk).where(Chunk.state == "done").values(leased_at=db_now() - 7200)
+        )
+        await session.execute(update(ChunkResult).values(committed_at=db_now()))
+    expected_at = await plane.now_s() + 9 * 7200  # nine more of them
+
+    async def slow() -> bool:
+        eta_at = (await op.get())["eta_at"]
+        return eta_at is not None and abs(eta_at - expected_at) < 6000
+
+    await eventually(slow)
+
+
 async def test_without_a_pod_there_is_a_reason_and_no_eta(op: Operator) -> None:
     await op.put(lines=4)
 

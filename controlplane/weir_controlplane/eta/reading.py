@@ -67,10 +67,13 @@ async def read_work(session: AsyncSession, batch_ids: Collection[str], now_s: fl
 async def _rates(session: AsyncSession, now_s: float) -> dict[str, float]:
     """Estimated tokens a second of committed lines by model, over the last quarter of an hour."""
     since = now_s - RATE_WINDOW_S
+    # Of a chunk that was begun before, the rest was done then.
+    taken_s = ChunkResult.committed_at - Chunk.leased_at
+    share = case((Chunk.leased_at < since, (ChunkResult.committed_at - since) / taken_s), else_=1.0)
     rows = await session.execute(
         select(
             Batch.model,
-            func.sum(_done_tokens),
+            func.sum(_done_tokens * share),
             func.min(Chunk.leased_at),
             func.max(ChunkResult.committed_at),
         )
