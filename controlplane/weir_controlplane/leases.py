@@ -1,4 +1,7 @@
-"""What the leases of replicas on their work have in common: renewal, and how they are lost."""
+"""What the leases of replicas on their work have in common: renewal, and how they are lost.
+
+The rows are batches and BatchJobs, each with the columns ``work_nonce`` and ``work_lease_until``.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,11 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import structlog
+from sqlalchemy import update
+
+from weir_controlplane.services import BackgroundTask, Services
+from weir_controlplane.store.kubernetes_models import BatchJob
+from weir_controlplane.store.models import Batch
 
 _log = structlog.get_logger(__name__)
 
@@ -44,3 +52,19 @@ async def kept_alive(
         held.clear()  # a thread still at work stops at its next line
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+def void_leases(of: type[Batch | BatchJob]) -> BackgroundTask:
+    """Ends every such lease when an embedded control plane starts: its holder cannot be alive."""
+
+    async def void(services: Services) -> None:
+        if services.database.dialect != "sqlite":
+            return
+        async with services.database.transaction() as session:
+            await session.execute(
+                update(of)
+                .where(of.work_nonce.is_not(None))
+                .values(work_nonce=None, work_lease_until=0.0)
+            )
+
+    return void

@@ -22,7 +22,6 @@ from weir_controlplane.batches.leases import (
     claim,
     hold,
     renew,
-    void_leases,
 )
 from weir_controlplane.batches.leftovers import KEEP_S, forget_chunks, release
 from weir_controlplane.batches.worker import work_forever, work_once
@@ -32,7 +31,7 @@ from weir_controlplane.dispatch.watch import close_ending
 from weir_controlplane.errors import StorageFullError
 from weir_controlplane.files.service import sweep
 from weir_controlplane.files.storage_writer import StorageWriter
-from weir_controlplane.leases import LeaseLostError
+from weir_controlplane.leases import LeaseLostError, void_leases
 from weir_controlplane.services import Services
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.line_index import unpack_lines
@@ -342,7 +341,7 @@ async def test_an_embedded_restart_takes_work_up_at_once(
     await ready(services)
     await apply_due(services)
     assert await claim(services) is not None  # and then the process is killed
-    await void_leases(services)
+    await void_leases(Batch)(services)
     embedded = database_url.startswith("sqlite")
     assert (await claim(services) is not None) == embedded
 

@@ -15,7 +15,8 @@ from tests.controlplane.support import eventually, make_settings, running
 from tests.controlplane.test_batchjobs_api import operator, works
 from tests.support.serving import serve
 from weir_controlplane.app import make_services
-from weir_controlplane.batchjobs.leases import claim, void_leases
+from weir_controlplane.batchjobs.leases import claim
+from weir_controlplane.leases import void_leases
 from weir_controlplane.services import Services
 from weir_controlplane.store.kubernetes_models import BatchJob
 from weir_controlplane.store.models import Tenant
@@ -113,6 +114,6 @@ async def test_a_replica_that_starts_leaves_the_others_their_jobs(
 ) -> None:
     async with with_a_job(tmp_path, database_url) as services:
         assert await claim(services) is not None
-        await void_leases(services)
+        await void_leases(BatchJob)(services)
         embedded = database_url.startswith("sqlite")
         assert (await claim(services) is not None) == embedded

@@ -197,15 +197,3 @@ async def give_back(services: Services, work: Work) -> None:
             .where(Batch.id == work.batch_id, Batch.work_nonce == work.nonce)
             .values(work_nonce=None, work_lease_until=0.0)
         )
-
-
-async def void_leases(services: Services) -> None:
-    """Ends every lease at the start of an embedded control plane: its holder cannot be alive."""
-    if services.database.dialect != "sqlite":
-        return
-    async with services.database.transaction() as session:
-        await session.execute(
-            update(Batch)
-            .where(Batch.work_nonce.is_not(None))
-            .values(work_nonce=None, work_lease_until=0.0)
-        )

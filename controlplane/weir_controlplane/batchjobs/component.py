@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from weir_controlplane.batchjobs.endpoints import router
-from weir_controlplane.batchjobs.leases import void_leases
 from weir_controlplane.batchjobs.worker import work_forever
+from weir_controlplane.leases import void_leases
 from weir_controlplane.services import Component
+from weir_controlplane.store.kubernetes_models import BatchJob
 
 WORKERS = 2  # a large input must not hold up the others
 
@@ -14,7 +15,7 @@ def batchjobs_component() -> Component:
     """BatchJobs of Kubernetes."""
     return Component(
         name="batchjobs",
-        startup=(void_leases,),
+        startup=(void_leases(BatchJob),),
         routers=(router,),
         background=(work_forever,) * WORKERS,
     )

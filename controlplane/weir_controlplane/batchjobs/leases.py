@@ -124,15 +124,3 @@ async def give_back(services: Services, work: JobWork) -> None:
         job = (await session.execute(statement.with_for_update())).scalar_one_or_none()
         if job is not None:
             job.work_nonce, job.work_lease_until = None, 0.0
-
-
-async def void_leases(services: Services) -> None:
-    """Ends every lease at the start of an embedded control plane: its holder cannot be alive."""
-    if services.database.dialect != "sqlite":
-        return
-    async with services.database.transaction() as session:
-        await session.execute(
-            update(BatchJob)
-            .where(BatchJob.work_nonce.is_not(None))
-            .values(work_nonce=None, work_lease_until=0.0)
-        )
