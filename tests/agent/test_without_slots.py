@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.agent.conftest import StartAgent
+from tests.agent.conftest import Running, StartAgent
 from tests.support.fake_control_plane import FakeControlPlane, completion_lines
 from tests.support.fake_engine import FakeEngine
 from weir_agent.chunks import slots
@@ -13,6 +13,12 @@ from weir_agent.chunks import slots
 def set_slots(control_plane: FakeControlPlane, count: int) -> None:
     assert control_plane.policy is not None
     control_plane.policy = {**control_plane.policy, "offline_seq_slots": count}
+
+
+async def take_slots(control_plane: FakeControlPlane, running: Running, engine: FakeEngine) -> None:
+    set_slots(control_plane, 0)
+    beats = len(engine.policies)
+    await running.until(lambda: len(engine.policies) > beats + 2)
 
 
 async def test_an_agent_without_slots_takes_no_chunk(
@@ -36,9 +42,7 @@ async def test_without_slots_for_long_what_has_not_begun_is_handed_back(
     engine = FakeEngine(held=True)
     async with start_agent(engine) as running:
         await running.until(lambda: len(engine.resident) == 16)
-        set_slots(control_plane, 0)
-        beats = len(engine.policies)
-        await running.until(lambda: len(engine.policies) > beats + 2)
+        await take_slots(control_plane, running, engine)
         assert control_plane.chunks[waits].state == "leased"  # a burst may be over soon
         monkeypatch.setattr(slots, "NO_SLOTS_S", 0.0)
         await running.until(lambda: control_plane.chunks[waits].state == "open")
@@ -59,9 +63,7 @@ async def test_without_slots_for_long_what_is_left_of_a_chunk_goes_to_other_pods
     engine = FakeEngine(held=True)
     async with start_agent(engine) as running:
         await running.until(lambda: len(engine.resident) == 16)
-        set_slots(control_plane, 0)
-        beats = len(engine.policies)
-        await running.until(lambda: len(engine.policies) > beats + 2)
+        await take_slots(control_plane, running, engine)
         engine.hold.set()
         await running.until(lambda: len(engine.resident) == 0)
         monkeypatch.setattr(slots, "NO_SLOTS_S", 0.0)
