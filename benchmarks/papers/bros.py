@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.papers.bros_report import claims_of, notes_of, tables_of
+from benchmarks.papers.bros_report import claims_of, not_measured, notes_of, tables_of
 from benchmarks.papers.bros_run import Outcome, Setup, shorter, simulate
 from benchmarks.papers.bros_studies import BEST_VLLM, MORE, STUDIES, VLLM, Rates, Study
 from benchmarks.papers.paper import Options, PaperResult, chosen, joined, kept, parallel
@@ -21,15 +21,18 @@ def run(options: Options) -> PaperResult:
 
 
 def _run(study: Study, options: Options) -> PaperResult:
-    seeds = [_seed(study, seed, options) for seed in options.seeds[: study.seeds]]
+    made = {seed: _seed(study, seed, options) for seed in options.seeds[: study.seeds]}
+    seeds = [rates for rates in made.values() if rates is not None]
+    absent = [seed for seed, rates in made.items() if rates is None]
     return PaperResult(
         claims=tuple(claims_of(study, seeds)),
-        notes=tuple(notes_of(study, seeds)),
+        notes=(*not_measured(study, absent), *notes_of(study, seeds)),
         tables=tuple(tables_of(study, seeds)),
     )
 
 
-def _seed(study: Study, seed: int, options: Options) -> Rates:
+def _seed(study: Study, seed: int, options: Options) -> Rates | None:
+    """What each arm came to at each rate; None: some of it is not there, and nothing is to run."""
     cells = [
         (study, rate_s, seed, arm)
         for rate_s in study.rates_s
@@ -38,6 +41,8 @@ def _seed(study: Study, seed: int, options: Options) -> Rates:
     found = parallel(options, _Cell(options), cells)
     rates: Rates = {rate_s: {} for rate_s in study.rates_s}
     for (_, rate_s, _, arm), outcome in zip(cells, found, strict=True):
+        if outcome is None:
+            return None
         rates[rate_s][arm] = outcome
     for arms in rates.values() if VLLM[0] in study.arms else ():
         arms[BEST_VLLM] = min((arms[arm] for arm in VLLM), key=lambda o: o.latency_s)
@@ -46,11 +51,11 @@ def _seed(study: Study, seed: int, options: Options) -> Rates:
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """Runs a cell, or reads what it came to before."""
+    """Runs a cell, or reads what it came to before; None: it is not there and not to be run."""
 
     options: Options
 
-    def __call__(self, cell: tuple[Study, float, int, str]) -> Outcome:
+    def __call__(self, cell: tuple[Study, float, int, str]) -> Outcome | None:
         study, rate_s, seed, arm = cell
         setup = Setup(
             profile=study.profile,
@@ -66,4 +71,6 @@ class _Cell:
         def make() -> dict[str, Any]:
             return asdict(simulate(setup, arm))
 
-        return Outcome(**kept(self.options, "bros", f"{study.name}-{rate_s:g}-{seed}-{arm}", make))
+        part = f"{study.name}-{rate_s:g}-{seed}-{arm}"
+        plain = kept(self.options, "bros", part, make)
+        return None if plain is None else Outcome(**plain)

@@ -67,7 +67,7 @@ def claims_of(study: Study, seeds: list[Rates]) -> list[Claim]:
     """The headlines of one study; only the paper's set-up has its targets."""
     at = "bros/" if study.is_main else f"bros/{study.name.replace(', ', '-').replace(' ', '-')}/"
     where = "" if study.is_main else f" ({study.name})"
-    if BEST_VLLM not in next(iter(seeds[0].values())):
+    if VLLM[0] not in study.arms:
         return _weir_claims(f"weir/{at}", where, seeds)
 
     def share(name: str, what: str, values: list[float], target: str | None) -> Claim:
@@ -128,10 +128,17 @@ def _weir_claims(at: str, where: str, seeds: list[Rates]) -> list[Claim]:
     ]
 
 
+def not_measured(study: Study, absent: list[int]) -> list[str]:
+    """A sentence on the seeds of which a run is not there: a seed counts whole or not at all."""
+    if not absent:
+        return []
+    return [f"**{study.name}: not measured:** seeds {', '.join(map(str, absent))}."]
+
+
 def notes_of(study: Study, seeds: list[Rates]) -> list[str]:
     """At which rates a headline holds, for its mean hides it, and why others are missed."""
     parts = []
-    if BEST_VLLM not in seeds[0][study.rates_s[0]]:
+    if not seeds or VLLM[0] not in study.arms:
         return []
     for rate_s in study.rates_s:
         own = [rates[rate_s] for rates in seeds]
@@ -189,7 +196,9 @@ def _weirs_reason(rate_s: float, seeds: list[Arms]) -> str:
 
 
 def tables_of(study: Study, seeds: list[Rates]) -> list[Table]:
-    """Means over the seeds, a table a rate."""
+    """Means over the seeds, a table a rate; none without a seed."""
+    if not seeds:
+        return []
     return [_table(study, rate_s, [rates[rate_s] for rates in seeds]) for rate_s in study.rates_s]
 
 

@@ -29,9 +29,11 @@ def run(options: Options) -> PaperResult:
         if options.quick:
             shorter = replace(cell.setup, window_s=cell.setup.ramp_s + 30.0)
             cell = replace(cell, setup=shorter, seeds=1)  # noqa: PLW2901
-        found[cell.name] = _judge(cell, options)
+        seeds = _judge(cell, options)
+        if seeds is not None:
+            found[cell.name] = seeds
     tables = tuple(table_of(name, seeds) for name, seeds in found.items())
-    if "rate-3" not in found:
+    if options.only and "rate-3" not in found:
         return PaperResult(claims=(), tables=tables)
     outcomes = Outcomes(found)
     return PaperResult(
@@ -41,8 +43,12 @@ def run(options: Options) -> PaperResult:
     )
 
 
-def _judge(cell: Cell, options: Options) -> Seeds:
-    """Each seed's arms; a baseline's chunk is the best on the first seed."""
+def _judge(cell: Cell, options: Options) -> Seeds | None:
+    """Each seed's arms; a baseline's chunk is the best on the first seed.
+
+    None: a seed is not there, and nothing is to be run. A cell counts whole or not at all, since
+    some claims compare the seeds of two cells.
+    """
     chosen: dict[str, int] = {}
     seeds: Seeds = []
     for seed in options.seeds[: cell.seeds]:
@@ -52,6 +58,8 @@ def _judge(cell: Cell, options: Options) -> Seeds:
             return _arms(cell, setup, chosen)
 
         kept_now = kept(options, "omniserve", f"{cell.name}-{seed}", make)
+        if kept_now is None:
+            return None
         chosen = chosen or {arm: one["chunk"] for arm, one in kept_now.items() if "chunk" in one}
         seeds.append({arm: Outcome(**one["outcome"]) for arm, one in kept_now.items()})
     return seeds

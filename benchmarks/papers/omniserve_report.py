@@ -86,6 +86,7 @@ def _admission(found: Outcomes) -> list[Claim]:
     with_it, without = (
         found.each(cell, "omniserve", "online_s") for cell in ("overload-admission", "overload")
     )
+    both = zip(with_it, without, strict=True) if with_it and without else ()
     return [
         spread(
             "omniserve/admission",
@@ -110,7 +111,7 @@ def _admission(found: Outcomes) -> list[Claim]:
             "omniserve/admission/throughput",
             "online tokens/s with admission over without",
             "times",
-            [a / b for a, b in zip(with_it, without, strict=True)],
+            [a / b for a, b in both],
             ">= 0.94",
         ),
     ]

@@ -1,14 +1,18 @@
 """BROS's benchmark: workload, one run of an arm, and what the claims say of it."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 
+from benchmarks.papers.bros import run
 from benchmarks.papers.bros_report import claims_of, notes_of
 from benchmarks.papers.bros_run import SLOS, Outcome, Setup, shorter, simulate
 from benchmarks.papers.bros_studies import MAIN, MORE, STUDIES, Rates
 from benchmarks.papers.bros_workload import LONGEST_TOKENS, Sets, documents, online_of
+from benchmarks.papers.paper import Options
 from tests.benchmarks.test_papers import csv_gz
 from weir_engine.config import Metric
 
@@ -96,6 +100,24 @@ def outcome(latency_s: float, offline_s: float, share: float) -> Outcome:
         copied_tokens=0,
         step_s=0.05,
     )
+
+
+class TestFinishedParts:
+    def test_a_seed_without_one_of_its_runs_is_left_out_and_named(self, tmp_path: Path) -> None:
+        study = STUDIES[2]
+        for seed, arms in ((1, study.arms), (2, study.arms[:1])):
+            for rate_s, arm in product(study.rates_s, arms):
+                found = outcome(0.05 * seed, 3.9, 0.9)
+                path = tmp_path / f"bros/{study.name}-{rate_s:g}-{seed}-{arm}.json"
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(json.dumps(asdict(found)))
+        options = Options(
+            data=tmp_path, only=(study.name,), resume=tmp_path, finished_only=True, seeds=(1, 2)
+        )
+        result = run(options)
+        assert result.notes == ("**opt-13b, 5 min: not measured:** seeds 2.",)
+        assert {claim.value for claim in result.claims} == {0.0}
+        assert len(result.tables) == len(study.rates_s)
 
 
 class TestClaims:

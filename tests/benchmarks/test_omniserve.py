@@ -106,6 +106,13 @@ def test_claims_say_what_was_not_measured_and_count_it_as_missed() -> None:
     assert "rate-3" not in first
 
 
+def test_admission_is_not_compared_with_a_cell_that_was_not_measured() -> None:
+    found = made("rate-3", "overload")
+    claims = {claim.id: claim for claim in claims_of(Outcomes(found))}
+    assert claims["omniserve/admission/none"].value == 0.9
+    assert claims["omniserve/admission/throughput"].value is None
+
+
 def test_a_ratio_to_a_baseline_that_serves_nothing_is_no_headline() -> None:
     found = made("rate-3", "tpot-0.15")
     idle = replace(GOOD, offline_s=0.1)

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.claims import Claim, read_results
 from benchmarks.papers import echo, echo_run, hygen, hygen_judge, hygen_run
-from benchmarks.papers.__main__ import available, main
+from benchmarks.papers.__main__ import available, main, run
 from benchmarks.papers.ablation import AT_ONCE, without
 from benchmarks.papers.page import page
 from benchmarks.papers.paper import Options, PaperResult, Table, kept, parallel, spread, write
@@ -242,6 +242,18 @@ class TestEcho:
         with without(AT_ONCE):
             assert admitted_after_each_end(full()) == [1, 1, 1]
         assert admitted_after_each_end(full()) == [0, 0, 3]
+
+
+@pytest.mark.parametrize("paper", ["hygen", "echo", "bros", "omniserve"])
+def test_of_a_run_that_was_stopped_early_nothing_is_claimed(paper: str, tmp_path: Path) -> None:
+    """`--finished` on a folder without parts: every claim is there, with no value and not met."""
+    options = Options(data=tmp_path, resume=tmp_path / "kept", finished_only=True)
+    result = run(paper, options)
+    headlines = [claim for claim in result.claims if claim.target is not None]
+    assert headlines
+    assert not any(claim.met for claim in headlines)
+    assert all(claim.value in {None, 0.0} for claim in result.claims)
+    assert "not measured" in result.notes[0].lower()
 
 
 def test_finished_parts_alone_need_their_folder(
