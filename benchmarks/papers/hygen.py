@@ -115,7 +115,8 @@ def _seed(study: Study, seed: int, options: Options) -> list[dict[str, Verdict]]
 
 
 def _gain(row: dict[str, Verdict], of: str, over: str, what: str) -> float | None:
-    if of not in row or over not in row:
+    """None where an arm has no figure, or ``of`` misses: what it serves then is no gain."""
+    if of not in row or over not in row or row[of].ratio > 1:
         return None
     base = getattr(row[over], what)
     return float(getattr(row[of], what) / base) if base > 0 else None
@@ -127,7 +128,7 @@ def _held(rows: Rows, arm: str) -> list[float]:
 
 
 def _gains(rows: Rows, of: str, over: str, what: str) -> list[list[float]]:
-    """By seed: the gain in each cell where both have a figure."""
+    """By seed: the gain in each cell where both have a figure and ``of`` holds."""
     return [
         [gain for row in seed if (gain := _gain(row, of, over, what)) is not None] for seed in rows
     ]
@@ -203,7 +204,7 @@ def _weir_claims(study: Study, rows: Rows) -> list[Claim]:
         ),
         spread(
             f"weir/{at}offline-gain-median",
-            f"offline tokens/s of Weir over HyGen, median cell{where}",
+            f"offline tokens/s of Weir over HyGen, median of the cells that Weir holds{where}",
             "times",
             _each(gains, median),
             ">= 1",

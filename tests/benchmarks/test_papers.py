@@ -164,6 +164,20 @@ class TestHygen:
         assert values["hygen/cells-held"] == 1.0
         assert hygen.notes_of(study, rows) == []
 
+    def test_what_weir_serves_where_it_misses_is_no_gain(self) -> None:
+        """Half as much where it holds, five times as much in one cell of two, which it misses."""
+
+        def row(served: float, ratio: float) -> dict[str, hygen_judge.Verdict]:
+            own = hygen_judge.Verdict(offline_s=served, whole_s=served, ratio=ratio)
+            return {"weir": own, "hygen": replace(own, offline_s=10.0, ratio=1.0)}
+
+        study = hygen.STUDIES[0]
+        rows = [[row(50.0, 1.02), row(5.0, 1.0)] * (len(study.cells) // 2)]
+        claims = {claim.id: claim for claim in hygen.claims_of(study, rows)}
+        assert claims["weir/hygen/offline-gain-median"].value == 0.5
+        assert claims["weir/hygen/offline-gain-median"].met is False
+        assert claims["weir/hygen/cells-held"].value == 0.5
+
     def test_what_hygen_cannot_miss_has_no_target(self) -> None:
         """Its budget is taken where it holds, else nothing runs; the next stretch can be missed."""
         assert hygen_judge.NOTHING.ratio <= 1
