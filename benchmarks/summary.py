@@ -42,7 +42,7 @@ def readme(folder: Path = RESULTS) -> str:
     if claims:
         by_id = {claim.id: claim for claim in claims}
         parts.append(_table_of(by_id[name] for name in HEADLINES if name in by_id))
-        parts.append(f"{_count(claims)}: [all claims]({RESULTS_PAGE}).\n")
+        parts.append(f"{_count(claims)}: [all of them]({RESULTS_PAGE}).{_of_papers(folder)}\n")
     return "\n".join(parts)
 
 
@@ -64,8 +64,28 @@ def _all_claims(folder: Path) -> list[Claim]:
 
 
 def _count(claims: Iterable[Claim]) -> str:
+    met, judged = _met(claims)
+    return f"{met} of the {judged} claims that have a target meet it"
+
+
+def _met(claims: Iterable[Claim]) -> tuple[int, int]:
+    """How many claims meet their target, and how many have one."""
     judged = [claim.met for claim in claims if claim.met is not None]
-    return f"{sum(judged)} of the {len(judged)} claims that have a target meet it"
+    return sum(judged), len(judged)
+
+
+def _of_papers(folder: Path) -> str:
+    """How many claims on the papers' own pages are met, which the count before leaves out."""
+    there = [name for name in PAPERS if (folder / f"{name}.json").exists()]
+    if not there:
+        return ""
+    claims = [claim for name in there for claim in read_results(folder / f"{name}.json")]
+    pages = ", ".join(f"[{name}](docs/papers/{name}.md)" for name in there)
+    met, judged = _met(claims)
+    return (
+        f" Of the papers' headlines in the simulator, and Weir's beside them, {met} of {judged} "
+        f"do: {pages}."
+    )
 
 
 def _colocation(content: Mapping[str, Any]) -> list[str]:

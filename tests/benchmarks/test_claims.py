@@ -16,6 +16,7 @@ from benchmarks.claims import (
     render,
     write_results,
 )
+from benchmarks.summary import readme
 
 
 def claim(**changes: object) -> Claim:
@@ -81,3 +82,13 @@ def test_every_stored_result_file_keeps_the_schema() -> None:
     stored = {path.name: read_results(path) for path in RESULTS.glob("*.json")}
     assert stored["colocation.json"]
     assert all(stored.values()), "a result file without a claim says nothing"
+
+
+def test_the_readme_counts_what_the_papers_pages_miss_too(tmp_path: Path) -> None:
+    """The other page holds all but the papers' claims: counted alone, all would seem to be met."""
+    write_results("plan_latency", [claim()], command="c", seeds=[1], folder=tmp_path)
+    missed = [claim(id="hygen/a"), claim(id="hygen/b", value=3.0)]
+    write_results("hygen", missed, command="c", seeds=[1], folder=tmp_path)
+    text = readme(tmp_path)
+    assert "1 of the 1 claims that have a target meet it: [all of them](docs/results.md)." in text
+    assert "Weir's beside them, 1 of 2 do: [hygen](docs/papers/hygen.md)." in text
