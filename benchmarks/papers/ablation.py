@@ -1,15 +1,28 @@
-"""Weir without one of its parts: arms that say what the part is worth."""
+"""Weir without one of its parts: arms that say what the part is worth.
+
+Run: python -m benchmarks.papers.ablation JSON, as ``interpreted`` does; prints a line of JSON.
+"""
 
 from __future__ import annotations
 
+import importlib
+import json
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from benchmarks.engine_builds import must_be_interpreted
+from benchmarks import engine_builds
+from benchmarks.engine_builds import must_be_interpreted, run_in
 from weir_engine.sched import ttft_account
 from weir_engine.sched.gathering import PromptGathering
 from weir_engine.sched.online_room import OnlineRoom
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 PROMPTS_ALONE = "weir, prompts alone"
 """No offline work in a step while an online prompt waits."""
@@ -41,5 +54,40 @@ def without(arm: str) -> Iterator[None]:
         yield
 
 
+def runs_apart(arm: str) -> bool:
+    """True where the arm takes a part away and the engine of this process is compiled."""
+    return arm in _PARTS and engine_builds.this_build() != "interpreted"
+
+
+def interpreted(module: str, setup: DataclassInstance, arm: str, *more: int) -> dict[str, Any]:
+    """What ``module.simulate(setup, arm, *more)`` comes to on the interpreted engine, as JSON.
+
+    It runs in a process of its own. ``setup`` is the module's ``Setup``: plain values, and the
+    folder ``data``.
+
+    Raises:
+        RuntimeError: the run failed; its own errors are on stderr.
+    """
+    plain = asdict(setup)
+    plain["data"] = str(Path(plain["data"]).resolve())
+    given = json.dumps({"module": module, "setup": plain, "arm": arm, "more": more})
+    outcome: dict[str, Any] = run_in("interpreted", "benchmarks.papers.ablation", [given])[
+        "outcome"
+    ]
+    return outcome
+
+
+def main(given: dict[str, Any]) -> dict[str, Any]:
+    """One run in this process; the build of the engine beside what it came to."""
+    module = importlib.import_module(given["module"])
+    setup = module.Setup(**given["setup"] | {"data": Path(given["setup"]["data"])})
+    outcome = module.simulate(setup, given["arm"], *given["more"])
+    return {"build": engine_builds.this_build(), "outcome": asdict(outcome)}
+
+
 def _constant(value: object) -> Callable[..., object]:
     return lambda *_, **__: value
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(json.loads(sys.argv[1]))))

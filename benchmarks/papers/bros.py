@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from benchmarks.papers.ablation import interpreted, runs_apart
 from benchmarks.papers.bros_report import claims_of, not_measured, notes_of, tables_of
 from benchmarks.papers.bros_run import Outcome, Setup, shorter, simulate
 from benchmarks.papers.bros_studies import BEST_VLLM, MORE, STUDIES, VLLM, Rates, Study
@@ -69,6 +70,8 @@ class _Cell:
             setup = shorter(setup)
 
         def make() -> dict[str, Any]:
+            if runs_apart(arm):
+                return interpreted(simulate.__module__, setup, arm)
             return asdict(simulate(setup, arm))
 
         part = f"{study.name}-{rate_s:g}-{seed}-{arm}"

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.papers.ablation import AT_ONCE, PROMPTS_ALONE, without
+from benchmarks.papers.ablation import AT_ONCE, PROMPTS_ALONE, interpreted, runs_apart, without
 from benchmarks.papers.paper import Options, kept, read_rows
 from weir_engine.config import EngineShape, Metric, Policy, Slo
 from weir_engine.ids import RequestClass, RequestId
@@ -285,6 +285,8 @@ def run_arm(cell: tuple[Options, Study, Setup, str]) -> dict[str, Any] | None:
     options, study, setup, arm = cell
 
     def make() -> dict[str, Any]:
+        if runs_apart(arm):
+            return interpreted(simulate.__module__, setup, arm, _CHUNK)
         chunks = _CHUNKS.get(arm, (_CHUNK,))
         return asdict(_best([simulate(setup, arm, chunk) for chunk in chunks]))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import engine_builds
 from benchmarks.claims import Claim, read_results
 from benchmarks.papers import echo, echo_run, hygen, hygen_judge, hygen_run
 from benchmarks.papers.__main__ import available, main, run
@@ -251,6 +252,24 @@ class TestEcho:
         gathered, at_once = (echo_run.simulate(setup, arm, 2048) for arm in ("weir", AT_ONCE))
         assert gathered.attainment == at_once.attainment == 1.0
         assert gathered.finished == at_once.finished == 20
+
+    def test_an_arm_without_a_part_runs_interpreted_beside_a_compiled_engine(
+        self, data: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A compiled run used to end here; what it comes to is what an interpreted one does."""
+        study = echo.STUDIES[1]
+        setup = echo_run.Setup(
+            profile=study.profile,
+            offline=study.offline,
+            data=data,
+            rate_s=1.0,
+            window_s=10.0,
+            seed=1,
+        )
+        cell = (Options(data=data), study, setup, AT_ONCE)
+        found = echo_run.run_arm(cell)
+        monkeypatch.setattr(engine_builds, "this_build", lambda: "compiled")
+        assert echo_run.run_arm(cell) == found
 
     def test_without_gathering_a_prompt_takes_the_first_free_slot(self) -> None:
         with without(AT_ONCE):
