@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from weir_engine.kv.eviction import LruEviction
 from weir_engine.kv.manager import KvManager
 from weir_engine.presets import SEATS
 from weir_engine.sim.adaptive_prefill import AdaptivePrefill, AdaptiveSettings
-from weir_engine.sim.baselines import AimdSettings, AimdWindow, StockScheduler
+from weir_engine.sim.baselines import GATEWAYS, AimdSettings, AimdWindow, StockScheduler
 from weir_engine.sim.loop import Feeder, Planner, Window
 from weir_engine.sim.preset_run import preset_planner
 from weir_engine.sim.profile_cost import ProfileCost
@@ -200,13 +201,13 @@ _CHUNKS = {
 }
 
 
-def simulate(setup: Setup, arm: str, chunk: int) -> Outcome:
-    """One run of one arm."""
+def simulate(setup: Setup, arm: str, chunk: int, gateway: AimdSettings = GATEWAYS[0]) -> Outcome:
+    """One run of one arm; ``gateway`` is AIMD's."""
     with without(arm):
-        return _simulate(setup, arm, chunk)
+        return _simulate(setup, arm, chunk, gateway)
 
 
-def _simulate(setup: Setup, arm: str, chunk: int) -> Outcome:
+def _simulate(setup: Setup, arm: str, chunk: int, gateway: AimdSettings) -> Outcome:
     profile = load_profile(setup.profile)
     shape = profile.engine_shape(
         max_batched_tokens=_CHUNK if arm == "adaptive" else chunk,
@@ -234,7 +235,7 @@ def _simulate(setup: Setup, arm: str, chunk: int) -> Outcome:
 
     offline: Feeder = Window(specs, size=len(specs))
     if arm == "aimd":
-        offline = AimdWindow(specs, slos=SLOS, settings=AimdSettings())
+        offline = AimdWindow(specs, slos=SLOS, settings=gateway)
     result = replica.simulate(
         online=online_of(setup), offline=offline, until_s=setup.window_s, planner=seen
     )
@@ -288,7 +289,8 @@ def run_arm(cell: tuple[Options, Study, Setup, str]) -> dict[str, Any] | None:
         if runs_apart(arm):
             return interpreted(simulate.__module__, setup, arm, _CHUNK)
         chunks = _CHUNKS.get(arm, (_CHUNK,))
-        return asdict(_best([simulate(setup, arm, chunk) for chunk in chunks]))
+        ways = product(chunks, GATEWAYS if arm == "aimd" else GATEWAYS[:1])
+        return asdict(_best([simulate(setup, arm, chunk, gateway) for chunk, gateway in ways]))
 
     part = f"{study.name}-{setup.seed}-{arm.replace(' ', '-')}"
     outcome: dict[str, Any] | None = kept(options, "echo", part, make)

@@ -204,11 +204,11 @@ def run_adaptive(setup: Setup, slos: tuple[Slo, ...], least: int) -> Measured:
     return measured(setup, result)
 
 
-def run_aimd(setup: Setup, slos: tuple[Slo, ...], chunk: int) -> Measured:
+def run_aimd(setup: Setup, slos: tuple[Slo, ...], chunk: int, gateway: AimdSettings) -> Measured:
     """Fixed priority fed by a gateway whose concurrency follows the objectives."""
     result = replica_of(setup, chunk).simulate(
         online=online_of(setup, judged=False),
-        offline=AimdWindow(offline_of(setup), slos=slos, settings=AimdSettings()),
+        offline=AimdWindow(offline_of(setup), slos=slos, settings=gateway),
         until_s=_until_s(setup),
         planner=partial(_stock, chunk, fixed=True),
     )

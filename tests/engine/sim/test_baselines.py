@@ -110,6 +110,19 @@ def test_the_gateway_rises_by_one_while_latency_holds_and_halves_when_it_does_no
     assert level(10.0) == 5
 
 
+def test_a_gateway_may_look_back_further_than_its_interval_and_want_some_room() -> None:
+    """One late answer holds it down for as long as it looks back; 98% of the SLO is too much."""
+    settings = AimdSettings(interval_s=1.0, window_s=3.0, spare=0.05)
+    window = AimdWindow(offline(), slos=SLOS, settings=settings)
+
+    def level(now_s: float) -> int:
+        return len(window.take(now_s=now_s, unfinished=0))
+
+    assert [level(float(now_s)) for now_s in range(8)] == [1, 2, 3, 4, 5, 6, 7, 8]
+    window.online_ended(ended(0.1, tbt_s=SLOS[0].threshold_s * 0.98))
+    assert [level(7.0 + i) for i in range(1, 6)] == [4, 2, 1, 2, 3]
+
+
 def test_a_gateway_without_an_objective_is_refused() -> None:
     with pytest.raises(ConfigError, match="SLO"):
         AimdWindow((), slos=(), settings=AimdSettings())
