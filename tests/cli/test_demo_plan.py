@@ -86,6 +86,14 @@ def test_the_batch_asks_about_forty_shared_documents() -> None:
     assert longest < 2_048
 
 
+@pytest.mark.parametrize("measure_s", [5, 30, 600])
+def test_online_traffic_lasts_as_long_as_the_arms_need_it(measure_s: float) -> None:
+    """With `--seconds 600` it used to end ten seconds before the window did."""
+    length = plan.Length(measure_s=measure_s)
+    load = plan.online_load(bundled_trace(), duration_s=length.online_s)
+    assert load[-1].at_s > length.window.total_s + length.online_longer_s - 5
+
+
 def test_the_online_load_is_the_trace_fitted_to_the_model() -> None:
     load = plan.online_load(bundled_trace(), duration_s=60)
     assert load == plan.online_load(bundled_trace(), duration_s=60)

@@ -55,6 +55,7 @@ ENGINE_ENVIRONMENT = {
     "VLLM_SERVER_DEV_MODE": "1",  # offers POST /reset_prefix_cache, for the next arm
 }
 DEFAULT_STEP_TOKENS = 2_048
+_TRACE_S = 600.0  # shorter runs replay the beginning of this much of a trace: all the same requests
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +76,11 @@ class Length:
     def window(self) -> Window:
         """The measured window of an arm."""
         return Window(ramp_s=self.ramp_s, measure_s=self.measure_s, tail_s=self.tail_s)
+
+    @property
+    def online_s(self) -> float:
+        """Seconds that the replayed trace has to last."""
+        return max(_TRACE_S, self.window.total_s + self.online_longer_s)
 
 
 def online_load(rows: Sequence[TraceRow], *, duration_s: float) -> list[OnlineRequest]:

@@ -21,7 +21,6 @@ from weir_cli.loadlab.measure import Measurement
 from weir_cli.loadlab.workload import OfflineOrder
 
 TOLERANCE = 0.5
-LONGEST_S = 600.0
 
 
 def run_demo(
@@ -38,7 +37,7 @@ def run_demo(
         stage = Stage(
             folder=folder,
             model=model,
-            online=plan.online_load(rows, duration_s=LONGEST_S),
+            online=plan.online_load(rows, duration_s=length.online_s),
             lines=lines,
             length=length,
             screen=screen,
@@ -59,7 +58,7 @@ async def _arms(stage: Stage, *, fast: bool) -> tuple[list[ArmRow], BatchOutcome
         measured = await stock_arm(stage, server, name, order=OfflineOrder.SHUFFLED)
         rows.append(_row(name, measured, verdict(measured, wanted)))
     async with stock_server(stage, step_tokens=plan.STATIC_STEP_TOKENS) as server:
-        name = "best static configuration"
+        name = f"stock vLLM, {plan.STATIC_STEP_TOKENS} tokens a step, batch by document"
         measured = await stock_arm(stage, server, name, order=OfflineOrder.PREFIX)
         rows.append(_row(name, measured, verdict(measured, wanted)))
     measured, outcome = await weir_arm(stage, wanted)
