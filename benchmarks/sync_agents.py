@@ -25,7 +25,10 @@ SUMMARY = {"count": 60, "mean_s": 0.05, "p50_s": 0.05, "p90_s": 0.06, "p99_s": 0
 
 @dataclass
 class Measured:
-    """What all agents saw. Latencies in seconds, of syncs sent after the ramp."""
+    """What all agents saw. Latencies in seconds, of syncs sent after the ramp and not refused.
+
+    ``refused`` and ``commits`` count from the start, by what the answer was.
+    """
 
     from_s: float
     latencies_s: list[float] = field(default_factory=list)
@@ -132,12 +135,13 @@ class Agent:
         body = json.dumps(self._body()).encode()
         begun_s = time.monotonic()
         status, answer = await self._http.call("POST", f"/internal/v1/agents/{self._id}/sync", body)
-        if begun_s >= self._measured.from_s:
-            self._measured.latencies_s.append(time.monotonic() - begun_s)
+        took_s = time.monotonic() - begun_s
         if status != 200:
             why = f"{status} {json.loads(answer)['error']['code']}"
             self._measured.refused[why] = self._measured.refused.get(why, 0) + 1
             return self._source.uniform(1.0, 5.0)
+        if begun_s >= self._measured.from_s:
+            self._measured.latencies_s.append(took_s)
         reply = json.loads(answer)
         self._incarnation = reply["incarnation"]
         for chunk_id in reply["lost"]:
