@@ -98,6 +98,25 @@ def test_batch_tokens_of_a_day_are_those_beside_online_traffic(tmp_path: Path) -
     assert made[0]["offline_tokens_a_day"] == made[1]["offline_tokens_a_day"] > 0
 
 
+def test_a_plan_says_of_which_part_of_the_trace_its_batch_tokens_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A quiet first minute says nothing of a day that is busier on average."""
+    trace, path = tmp_path / "trace.csv", tmp_path / "plan.json"
+    rows = ["0,100,20", *["60,100,20"] * 4, *["119,100,20"] * 3, "120,100,20"]
+    trace.write_text("\n".join(["arrival_s,input_tokens,output_tokens", *rows]) + "\n")
+    arguments = f"plan --slo ttft:p99:9 --peak 10 --sample 60 --trace {trace} --json {path}".split()
+    assert main([*arguments, "--offline", "none"]) == ExitStatus.OK
+    found = json.loads(path.read_text())
+    assert (found["sample_s"], found["trace_s"]) == (60.0, 120.0)
+    assert found["sample_load"] == pytest.approx((1 / 60) / (9 / 120))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the first 60 s of 120, which have 0.22 times the trace's mean load" in said
+    assert "--sample 120 runs all of it" in said
+    assert main([*arguments, "--offline", "none", "--sample", "120"]) == ExitStatus.OK
+    assert "mean load" not in capsys.readouterr().out
+
+
 def test_slos_beside_batch_work_hold_only_where_answers_say_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

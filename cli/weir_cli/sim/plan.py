@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from json import dumps
+from math import ceil
 from pathlib import Path
 from typing import Annotated
 
@@ -27,7 +28,7 @@ from weir_cli.sim.command import (
     Slos,
     Trace,
 )
-from weir_cli.sim.inputs import Load, read_offline, read_trace
+from weir_cli.sim.inputs import Load, Specs, read_offline, read_trace
 from weir_cli.sim.machine import EngineLimits, make_replica, parse_slos, read_machine
 from weir_cli.sim.options import check_choice, named
 from weir_cli.sim.outcome import Outcome, outcome, write_text
@@ -40,9 +41,16 @@ from weir_engine.sim.traces import Cut, peak_start_s
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What was found, as ``--json`` writes it; ``with_offline`` is the run with batch work."""
+    """What was found, as ``--json`` writes it; ``with_offline`` is the run with batch work.
+
+    That is of the first ``sample_s`` of a trace of ``trace_s`` seconds, whose online tokens a
+    second are ``sample_load`` times those of the whole trace.
+    """
 
     replicas: int
+    sample_s: float
+    trace_s: float
+    sample_load: float
     offline_tokens_a_day: float
     trials: tuple[Trial, ...]
     with_offline: Outcome
@@ -59,7 +67,7 @@ def plan(  # noqa: PLR0913 - one option each
     ] = 1.0,
     peak: Annotated[float, typer.Option(min=10, help="Seconds of the peak to hold.")] = 300.0,
     sample: Annotated[
-        float, typer.Option(min=60, help="Seconds of the trace that stand for a day.")
+        float, typer.Option(min=60, help="First seconds of the trace, that stand for a day.")
     ] = 1800.0,
     most: Annotated[int, typer.Option(min=1, max=10_000, help="Most replicas to try.")] = 32,
     backend: Backend = "sequential",
@@ -108,8 +116,12 @@ def plan(  # noqa: PLR0913 - one option each
     batch = read_offline(offline, seed=seed, longest_tokens=longest)
     title = "with batch work"
     results = patient.run(shared, day, batch, replicas=replicas, seconds=seconds, title=title)
+    trace_s = max(online[-1].arrival_s, seconds)
     answer = Answer(
         replicas=replicas,
+        sample_s=seconds,
+        trace_s=trace_s,
+        sample_load=(_tokens(day) / seconds) / (_tokens(online) / trace_s),
         offline_tokens_a_day=offline_tokens_a_day(results, span_s=span_s),
         trials=tuple(trials),
         with_offline=outcome(
@@ -131,8 +143,18 @@ def _say(answer: Answer, profile: str, *, offered: int) -> None:
         f"{'held' if found.all_held else 'MISSED'} with them"
         + (f", {lacking} requests unanswered" if lacking else "")
     )
+    if answer.sample_s < answer.trace_s:
+        out.print(
+            f"batch tokens, and SLOs with them, are of the first {answer.sample_s:.0f} s of "
+            f"{answer.trace_s:.0f}, which have {answer.sample_load:.2f} times the trace's mean "
+            f"load; --sample {ceil(answer.trace_s)} runs all of it"
+        )
     if found.offline_finished >= offered > 0:
         out.print("the offline set ran out: more would have fitted; give a larger one")
+
+
+def _tokens(specs: Specs) -> int:
+    return sum(spec.prompt_tokens + spec.output_tokens for spec in specs)
 
 
 def _show(trial: Trial) -> None:
