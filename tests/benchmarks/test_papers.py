@@ -17,6 +17,7 @@ from benchmarks.papers.page import page
 from benchmarks.papers.paper import Options, PaperResult, Table, kept, parallel, spread, write
 from tests.engine.sched.full_batch import admitted_after_each_end, full
 from weir_engine.config import Metric
+from weir_engine.sim.baselines import GATEWAYS
 from weir_engine.sim.report import Latencies
 
 
@@ -145,6 +146,26 @@ class TestHygen:
         cell = (Metric.TBT, "p99", 0.05)
         assert hygen_judge.best_chunk(cell, alone) == 256
         assert hygen_judge.profiled(self.setup(data), "hygen", 2048, (cell,), alone) == [None]
+
+    def test_the_gateway_that_serves_most_and_holds_stands_for_aimd(
+        self, data: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        latencies = Latencies(ttft_s=(0.1,), tbt_s=(0.04,), tpot_s=(0.04,))
+        alone = {512: hygen_run.Measured(latencies=latencies, offline_s=0.0, online_s=1.0)}
+        cell = (Metric.TBT, "p99", 0.05)
+
+        def served(slow: float, quick: float, *, quick_s: float) -> hygen_judge.Verdict:
+            def run_aimd(*given: object) -> hygen_run.Measured:
+                if given[-1] == GATEWAYS[0]:
+                    return replace(alone[512], offline_s=slow)
+                late = replace(latencies, tbt_s=(quick_s,))
+                return replace(alone[512], offline_s=quick, latencies=late)
+
+            monkeypatch.setattr(hygen_judge, "run_aimd", run_aimd)
+            return hygen_judge._single(self.setup(data), "aimd", cell, alone)
+
+        assert served(100.0, 160.0, quick_s=0.041).offline_s == 160.0
+        assert served(100.0, 160.0, quick_s=0.05).offline_s == 100.0
 
     def test_claims_compare_with_hygen_star(self) -> None:
         def row(own: float, star: float) -> dict[str, hygen_judge.Verdict]:
