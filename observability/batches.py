@@ -34,6 +34,7 @@ PROGRESS = (
         description="From the expected end to the deadline: the window's end, or a BatchJob's own. "
         "Below zero it will be missed.",
         unit="s",
+        signed=True,
         queries=[Query(expr="min by (batch) (weir_batch_margin_seconds)", legend="{{batch}}")],
     ),
     Panel(

@@ -36,7 +36,10 @@ class Query:
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """One panel. ``unit`` is Grafana's name of a unit; ``number``: the newest value, large."""
+    """One panel. ``unit`` is Grafana's name of a unit; ``number``: the newest value, large.
+
+    ``signed``: values below zero are shown too; else the axis begins at zero, and hides them.
+    """
 
     title: str
     description: str
@@ -44,6 +47,7 @@ class Panel:
     queries: Sequence[Query]
     width: int = 12
     number: bool = False
+    signed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +120,6 @@ def _timeseries(panel: Panel) -> timeseries.Panel:
         .description(panel.description)
         .datasource(DATASOURCE)
         .unit(panel.unit)
-        .min(0)
         .span(panel.width)
         .height(HEIGHT)
         .fill_opacity(8)
@@ -130,6 +133,8 @@ def _timeseries(panel: Panel) -> timeseries.Panel:
             common.VizTooltipOptions().mode(TooltipDisplayMode.MULTI).sort(SortOrder.DESCENDING)
         )
     )
+    if not panel.signed:
+        built = built.min(0)
     for target in _targets(panel):
         built = built.with_target(target)
     return built

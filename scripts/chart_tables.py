@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ Row = tuple[str, ...]
 VALUES_HEADER: Row = ("value", "default", "meaning")
 ALERTS_HEADER: Row = ("alert", "severity", "holds for", "means")
 PANELS_HEADER: Row = ("dashboard", "panel", "shows")
+_PLACEHOLDER = re.compile(r"\{\{ \$(?:labels\.(?P<label>\w+)|value)[^}]*\}\}")
 
 
 def values_rows() -> Iterator[Row]:
@@ -46,8 +48,13 @@ def _rows(
 def alert_rows() -> Iterator[Row]:
     """Every alert."""
     for alert in ALERTS:
-        summary = alert.summary.replace("{{ $labels.", "").replace(" }}", "")
-        yield (f"`{alert.name}`", alert.severity, alert.hold, f"{summary}. {alert.description}")
+        said = _PLACEHOLDER.sub(_in_words, f"{alert.summary}. {alert.description}")
+        yield (f"`{alert.name}`", alert.severity, alert.hold, said)
+
+
+def _in_words(placeholder: re.Match[str]) -> str:
+    """What Prometheus puts in the place of a template: a label by its name, or the value."""
+    return f"*{placeholder['label'] or 'N'}*"
 
 
 def panel_rows() -> Iterator[Row]:

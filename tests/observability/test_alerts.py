@@ -14,6 +14,7 @@ import yaml
 
 from observability.alerts import ALERTS, rules
 from observability.fleet import BOARD
+from scripts.chart_tables import alert_rows
 from tests.support.processes import find_binary
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -250,6 +251,14 @@ def test_every_alert_names_a_runbook_that_says_what_to_do() -> None:
         assert anchor in found, f"{page} has no section {alert.name}"
         for part in ("**Users notice**", "**Look**", "**Do**"):
             assert part in found[anchor], f"{alert.name}: {part}"
+
+
+def test_the_documentation_has_no_templates_of_prometheus() -> None:
+    table = "\n".join(" | ".join(row) for row in alert_rows())
+    assert "{{" not in table
+    assert "$" not in table
+    assert "*N* batches get nowhere (*stage*)" in table
+    assert "expected to end *N* late" in table
 
 
 def test_every_alert_has_its_case() -> None:

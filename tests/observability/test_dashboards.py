@@ -255,3 +255,15 @@ def test_a_dashboard_is_complete(name: str) -> None:
     variables = {item["name"] for item in shown["templating"]["list"]}
     used = set(re.findall(r"\$(?!__)\{?(\w+)", json.dumps(panels)))
     assert used <= variables
+
+
+def test_margins_below_zero_are_drawn() -> None:
+    """They are what the panel is for; Grafana draws nothing below an axis' least value."""
+    shown = json.loads((CHART / "files" / "dashboards" / "batches.json").read_text())
+    least = {
+        item["title"]: item["fieldConfig"]["defaults"].get("min")
+        for item in shown["panels"]
+        if item["type"] == "timeseries"
+    }
+    assert least.pop("Margin") is None
+    assert set(least.values()) == {0}
