@@ -114,6 +114,11 @@ class Writer:
         """The next apply of this child is done in any case."""
         self._memory.pop((kind.kind, namespace, name), None)
 
+    def forget_children(self, namespace: str, name: str) -> None:
+        """Their LLMService is gone, and the API server takes them away: nothing of them is kept."""
+        for kind in CHILD_KINDS:
+            self.forget_child(kind, namespace, name)
+
     async def remove(self, ref: ChildRef) -> None:
         """Deletes that very object; gone already, or replaced by a namesake, is done.
 

@@ -14,11 +14,11 @@ from weir_operator.cluster.errors import (
 from weir_operator.cluster.ownership import digest
 from weir_operator.cluster.writer import Writer
 from weir_operator.control_plane.reports import ASK_AGAIN_S, ReportBook
-from weir_operator.planning.kinds import BATCH_JOB
+from weir_operator.planning.kinds import BATCH_JOB, LLM_SERVICE
 from weir_operator.planning.observed import Refusal
 from weir_operator.planning.types import Manifest, ObjectKey, Plan, PutBatchJob
 from weir_operator.reconcile.gate import StatusGate
-from weir_operator.reconcile.observe import child_place
+from weir_operator.reconcile.observe import child_place, job_place
 from weir_operator.reconcile.requests import Requests
 from weir_operator.workqueue import RetryError
 
@@ -159,8 +159,11 @@ class Executor:
             await self._writer.send_event(owner, note)
 
     def forget(self, key: ObjectKey) -> None:
-        """The object is gone: what was refused to it counts for no namesake."""
+        """The object is gone: what was applied for it or refused to it counts for no namesake."""
         self._reports.forget_refusals(child_place(key))
+        self._reports.forget_refusals(job_place(key))
+        if key.kind == LLM_SERVICE.kind:
+            self._writer.forget_children(key.namespace, key.name)
 
 
 def _says_no(error: ClusterError) -> bool:

@@ -27,9 +27,9 @@ def child_place(key: ObjectKey) -> tuple[str, ...]:
     return ("child", key.kind, key.namespace, key.name)
 
 
-def job_place(uid: str) -> tuple[str, ...]:
-    """Where the refusal of a BatchJob is kept."""
-    return ("job", uid)
+def job_place(key: ObjectKey, *uid: str) -> tuple[str, ...]:
+    """Where the refusals of a BatchJob are kept; without uid: of it and its former namesakes."""
+    return ("job", key.namespace, key.name, *uid)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,7 @@ class Observer:
             control_plane_reached=self._reports.reached,
             control_plane_complaint=self._reports.complaint,
             report=None if heard is None else heard.report,
-            refusal=self._reports.refusal((*job_place(uid), PutBatchJob.__name__)),
+            refusal=self._reports.refusal((*job_place(key, uid), PutBatchJob.__name__)),
             finalizer_deadline_s=self._terms.finalizer_deadline_s,
             now=datetime.now(UTC),
         )

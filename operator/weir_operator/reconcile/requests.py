@@ -141,7 +141,7 @@ class Requests:
 def _place(key: ObjectKey, request: ControlPlaneRequest) -> tuple[str, ...]:
     match request:
         case PutBatchJob() | CancelBatch() | ForgetBatch():
-            return (*job_place(request.uid), type(request).__name__)
+            return (*job_place(key, request.uid), type(request).__name__)
         case RegisterPods() | ReleaseService():
             return (*child_place(key), type(request).__name__, request.name)
 
