@@ -35,6 +35,7 @@ OPERATOR_BY_CHART = frozenset(
         *("host", "port", "log_level", "pod_name", "kubeconfig", "control_plane_url", "audience"),
         *("control_plane_token_file", "control_plane_namespace", "lease_name", "lease_namespace"),
         *("vllm_image", "torch_image", "image_pull_policy", "pod_monitor_labels", "dns_ports"),
+        "image_pull_secrets",
     }
 )
 _KEPT = (

@@ -30,6 +30,7 @@ NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 _WEB_ADDRESS = TypeAdapter(HttpUrl)
 _WORD = "[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
+ObjectName = Annotated[str, Field(pattern="^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", max_length=253)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 LabelName = Annotated[str, Field(pattern=f"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?{_WORD}$")]
 LabelValue = Annotated[str, Field(pattern=f"^({_WORD})?$", max_length=63)]
@@ -108,6 +109,11 @@ class OperatorSettings(BaseSettings):
         default="IfNotPresent",
         pattern="^(Always|IfNotPresent|Never)$",
         description="When images are pulled: Always, IfNotPresent or Never.",
+    )
+    image_pull_secrets: Annotated[tuple[ObjectName, ...], NoDecode] = Field(
+        default=(),
+        description="Secrets, separated by commas, with which the pods of services pull their "
+        "images; each namespace with services has its own of that name.",
     )
     audience: str = Field(
         default="weir", min_length=1, description="Audience of the tokens that pods get."
@@ -212,11 +218,11 @@ class OperatorSettings(BaseSettings):
             return tuple(sorted({part.strip() for part in value.split(",") if part.strip()}))
         return value
 
-    @field_validator("dns_ports", mode="before")
+    @field_validator("dns_ports", "image_pull_secrets", mode="before")
     @classmethod
-    def _split_ports(cls, value: object) -> object:
+    def _split_in_order(cls, value: object) -> object:
         if isinstance(value, str):
-            return tuple(part.strip() for part in value.split(",") if part.strip())
+            return tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
         return value
 
     @field_validator("pod_monitor_labels", mode="before")
@@ -269,6 +275,7 @@ class OperatorSettings(BaseSettings):
             vllm_image=self.vllm_image,
             torch_image=self.torch_image,
             image_pull_policy=self.image_pull_policy,
+            image_pull_secrets=self.image_pull_secrets,
             audience=self.audience,
             pod_monitor_labels=self.pod_monitor_labels,
             dns_ports=self.dns_ports,

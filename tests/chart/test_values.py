@@ -36,6 +36,10 @@ BAD: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "image in capitals": ({"images": {"operator": {"repository": "Weir"}}}, "/operator/repository"),
     "image tag": ({"images": {"operator": {"tag": "a b"}}}, "/images/operator/tag"),
     "image digest": ({"images": {"vllmAgent": {"digest": "sha256:1"}}}, "/vllmAgent/digest"),
+    "pull secret without a name": (
+        {"images": {"pullSecrets": [{"name": "A_b"}]}},
+        "/images/pullSecrets/0/name",
+    ),
     "pull secret as text": ({"images": {"pullSecrets": ["a"]}}, "/images/pullSecrets/0"),
     "name in capitals": ({"fullnameOverride": "Weir"}, "/fullnameOverride"),
     "secret's name": ({"database": {"existingSecret": "my secret"}}, "/database/existingSecret"),
@@ -165,6 +169,7 @@ def test_settings_reach_the_processes_as_they_read_them(
     assert controlplane.public_url == operator.control_plane_url
     assert operator.namespaces == ("ads", "search")
     assert operator.lease_name == "weir-operator"
+    assert operator.defaults().image_pull_secrets == ("pull",)  # of registry.test, as the image
     assert operator.defaults().pod_monitor_labels == {"release": "prometheus"}
     assert operator.control_plane_url == "http://weir-controlplane.weir-system.svc:8080"
     assert operator.vllm_image == "registry.test/team/weir-agent:0.1.0"

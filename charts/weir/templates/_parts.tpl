@@ -25,6 +25,11 @@
 - {name: WEIR_OPERATOR_VLLM_IMAGE, value: {{ include "weir.image" (dict "root" . "image" .Values.images.vllmAgent) | quote }}}
 - {name: WEIR_OPERATOR_TORCH_IMAGE, value: {{ include "weir.image" (dict "root" . "image" .Values.images.torchAgent) | quote }}}
 - {name: WEIR_OPERATOR_IMAGE_PULL_POLICY, value: {{ .Values.images.pullPolicy }}}
+{{- with .Values.images.pullSecrets }}
+{{- $names := list }}
+{{- range . }}{{ $names = append $names .name }}{{ end }}
+- {name: WEIR_OPERATOR_IMAGE_PULL_SECRETS, value: {{ join "," $names | quote }}}
+{{- end }}
 - {name: WEIR_OPERATOR_DNS_PORTS, value: {{ join "," .Values.networkPolicy.dns.ports | quote }}}
 {{- with .Values.monitoring.podMonitor.labels }}
 - {name: WEIR_OPERATOR_POD_MONITOR_LABELS, value: {{ toJson . | quote }}}

@@ -15,7 +15,8 @@ class OperatorDefaults:
 
     ``control_plane_url`` is how pods reach the control plane; ``control_plane_namespace`` and
     ``control_plane_labels`` select its pods in network policies. By ``pod_monitor_labels``
-    Prometheus selects PodMonitors. Pods reach name resolution on ``dns_ports``.
+    Prometheus selects PodMonitors. Pods reach name resolution on ``dns_ports``, and pull images
+    with the Secrets ``image_pull_secrets`` of their own namespace.
     """
 
     control_plane_url: str
@@ -30,6 +31,7 @@ class OperatorDefaults:
     vllm_image: str
     torch_image: str
     image_pull_policy: str = "IfNotPresent"
+    image_pull_secrets: tuple[str, ...] = ()
     audience: str = "weir"
     pod_monitor_labels: Mapping[str, str] = field(default_factory=dict)
     dns_ports: tuple[int, ...] = (53,)

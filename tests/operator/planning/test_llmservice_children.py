@@ -74,6 +74,20 @@ def test_pods_meet_the_restricted_standard() -> None:
     }
 
 
+def test_pods_pull_with_the_operators_secrets_and_their_own() -> None:
+    assert "imagePullSecrets" not in pod()["spec"]
+    defaults = replace(DEFAULTS, image_pull_secrets=("registry",))
+    own = {"spec": {"imagePullSecrets": [{"name": "team-registry"}]}}
+    for service, wanted in (
+        (llmservice(), ["registry"]),
+        (llmservice(podTemplate=own), ["registry", "team-registry"]),
+    ):
+        plan = plan_llmservice(observe_service(service, defaults=defaults))
+        [made] = [child for child in plan.children if child["kind"] == "Deployment"]
+        secrets = made["spec"]["template"]["spec"]["imagePullSecrets"]
+        assert [item["name"] for item in secrets] == wanted
+
+
 def test_the_pod_speaks_as_itself_with_a_token_for_weir_only() -> None:
     spec = pod()["spec"]
     assert spec["automountServiceAccountToken"] is False

@@ -19,9 +19,11 @@ URL = "http://weir-controlplane.weir:8080"
 def test_they_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEIR_OPERATOR_CONTROL_PLANE_URL", URL)
     monkeypatch.setenv("WEIR_OPERATOR_NAMESPACES", "team-b, team-a,")
+    monkeypatch.setenv("WEIR_OPERATOR_IMAGE_PULL_SECRETS", "second, first, second,")
     monkeypatch.setenv("WEIR_OPERATOR_POD_NAME", "weir-operator-0")
     settings = OperatorSettings()  # type: ignore[call-arg] # the environment gives it
     assert settings.namespaces == ("team-a", "team-b")
+    assert settings.defaults().image_pull_secrets == ("second", "first")
     assert settings.user_agent == "weir-operator/weir-operator-0"
     assert settings.identity() != settings.identity()
     assert settings.defaults().control_plane_url == URL
@@ -38,6 +40,7 @@ def test_they_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
         ({"port": 70000}, "port"),
         ({"dns_ports": "53,dns"}, "dns_ports"),
         ({"dns_ports": ""}, "dns_ports"),
+        ({"image_pull_secrets": "registry,A_b"}, "image_pull_secrets"),
         ({"pod_monitor_labels": {"release": "two words"}}, "pod_monitor_labels"),
         ({"pod_monitor_labels": {"a/b/c": "x"}}, "pod_monitor_labels"),
     ],

@@ -28,6 +28,7 @@ LIVENESS_FAILURES = 12
 
 def pod_template(context: ServiceContext) -> dict[str, Any]:
     """The pod template before the user's overrides."""
+    secrets = context.defaults.image_pull_secrets
     return {
         "metadata": {
             "labels": context.labels,
@@ -56,6 +57,7 @@ def pod_template(context: ServiceContext) -> dict[str, Any]:
             ],
             "containers": [_container(context)],
             "volumes": _volumes(context),
+            **({"imagePullSecrets": [{"name": name} for name in secrets]} if secrets else {}),
         },
     }
 
