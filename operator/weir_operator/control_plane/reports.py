@@ -51,6 +51,7 @@ class ReportBook:
         self._services: dict[tuple[str, str], HeardService] = {}
         self._services_asked_s: dict[tuple[str, str], float] = {}
         self._told: dict[tuple[str, str], ServiceReport] = {}
+        self._measured_s: dict[tuple[str, str], float] = {}
         self._refusals: dict[Place, _Refused] = {}
         self._complete = False
         self._up = False
@@ -73,6 +74,11 @@ class ReportBook:
     def service(self, namespace: str, name: str) -> HeardService | None:
         """What it said of a service."""
         return self._services.get((namespace, name))
+
+    def slo_silence_s(self, namespace: str, name: str) -> float | None:
+        """How long ago an objective of the service was measured; None: not since this began."""
+        at_s = self._measured_s.get((namespace, name))
+        return None if at_s is None else self._clock() - at_s
 
     def reach(self, *, answered: bool, complaint: str | None = None) -> bool:
         """Whether it answered just now; returns whether that is news.
@@ -104,6 +110,8 @@ class ReportBook:
             return
         self._services[place] = service
         self._services_asked_s[place] = asked_at_s
+        if any(item.measured_s is not None for pod in service.report.pods for item in pod.slo):
+            self._measured_s[place] = self._clock()
         lasting = _lasting(service.report)
         if self._told.get(place) != lasting:
             self._told[place] = lasting
@@ -143,7 +151,7 @@ class ReportBook:
 
     def forget_service(self, namespace: str, name: str) -> None:
         """It knows this service no longer."""
-        for kept in (self._services, self._services_asked_s, self._told):
+        for kept in (self._services, self._services_asked_s, self._told, self._measured_s):
             kept.pop((namespace, name), None)
 
     # --- refusals ----------------------------------------------------------------------------

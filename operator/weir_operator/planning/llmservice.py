@@ -55,7 +55,7 @@ def plan_llmservice(observed: ObservedLLMService) -> Plan:
         status=None if status == observed.service.get("status") else status,
         events=events(findings, live=observed.service),
         requests=requests,
-        requeue_after_s=FOREIGN_S if foreign else None,
+        requeue_after_s=FOREIGN_S if foreign else service_telemetry.slo_stands_s(context, observed),
     )
 
 
@@ -87,7 +87,7 @@ def _findings(
         available,
         availability.progressing(context, deployment),
         service_telemetry.registered(context, observed, pods),
-        service_telemetry.slo_met(context, figures),
+        service_telemetry.slo_met(context, observed, figures),
         service_telemetry.policy_fresh(context, observed),
     )
 

@@ -173,21 +173,23 @@ class LlmServiceReasons:
         condition="SLOMet",
         status="True",
         name="Attained",
-        says="Every measured objective holds on every pod.",
+        says="Every measured objective holds on every pod; so it stays for ten minutes after the "
+        "last online request.",
         event="Normal",
     )
     SLO_MISSED = Reason(
         condition="SLOMet",
         status="False",
         name="Missed",
-        says="The message names each objective that some pod misses, with what was measured.",
+        says="The message names each objective that some pod misses, with what was measured; so it "
+        "stays for ten minutes after the last online request.",
         event="Warning",
     )
     SLO_NOT_MEASURED = Reason(
         condition="SLOMet",
         status="Unknown",
         name="NotMeasured",
-        says="No online request in the last minute, or no pod has reported.",
+        says="No online request in the last ten minutes, or no pod has reported.",
     )
     SLO_NONE = Reason(
         condition="SLOMet",

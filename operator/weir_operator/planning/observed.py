@@ -146,6 +146,7 @@ class ObservedLLMService:
         control_plane_complaint: what it said in the place of an answer; None: nothing.
         report: what the control plane says; None when it knows nothing of the service, or was not
             reached.
+        slo_silence_s: how long ago an objective was measured; None: not since the operator began.
         refusals: children that the API server refused for good, by (kind, name), and the control
             plane's refusal of `RegisterPods` under ("RegisterPods", name).
         optional_kinds: kinds out of ``PodMonitor`` and ``ScaledObject`` that the cluster has.
@@ -157,6 +158,7 @@ class ObservedLLMService:
     pods: tuple[Manifest, ...]
     control_plane_reached: bool
     report: ServiceReport | None
+    slo_silence_s: float | None = None
     control_plane_complaint: str | None = None
     refusals: Mapping[tuple[str, str], Refusal] = field(default_factory=dict)
     optional_kinds: frozenset[str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weir_operator.planning.conditions import Finding
+from weir_operator.planning.conditions import Finding, conditions_of
 from weir_operator.planning.context import ServiceContext
 from weir_operator.planning.llmservice_reasons import LlmServiceReasons as Reasons
 from weir_operator.planning.observed import ObservedBatchJob, ObservedLLMService, PodReport
@@ -13,6 +13,8 @@ from weir_operator.planning.types import PodIdentity, RegisterPods
 
 MAX_PODS = 1_000
 MAX_NAMED = 5
+SLO_STANDS_S = 600.0
+"""How long what was found of the objectives stands while nobody asks anything."""
 Objective = tuple[str, str]
 """(metric, statistic)"""
 
@@ -62,8 +64,14 @@ def unreached(observed: ObservedLLMService | ObservedBatchJob) -> str:
     return f"the control plane does not serve the operator: {complaint}"
 
 
-def slo_met(context: ServiceContext, figures: Sequence[Mapping[str, Any]]) -> Finding:
-    """Whether every objective holds; ``figures`` as `slo_figures` gives them."""
+def slo_met(
+    context: ServiceContext, observed: ObservedLLMService, figures: Sequence[Mapping[str, Any]]
+) -> Finding:
+    """Whether every objective holds; ``figures`` as `slo_figures` gives them.
+
+    They are of the last minute. What was found stands for a while, or a service that is asked
+    something every other minute would change its condition, and send an Event, each time.
+    """
     if not context.spec.slo:
         return Finding(
             reason=Reasons.SLO_NONE,
@@ -74,8 +82,35 @@ def slo_met(context: ServiceContext, figures: Sequence[Mapping[str, Any]]) -> Fi
         named = ", ".join(_objective(item) for item in missed)
         return Finding(reason=Reasons.SLO_MISSED, message=f"not held on every pod: {named}")
     if all(item.get("attained") is None for item in figures):
-        return Finding(reason=Reasons.SLO_NOT_MEASURED, message="nothing was measured lately")
+        silent = Finding(reason=Reasons.SLO_NOT_MEASURED, message="nothing was measured lately")
+        return _found_lately(context, observed) or silent
     return Finding(reason=Reasons.SLO_MET, message="every measured objective holds on every pod")
+
+
+def slo_stands_s(context: ServiceContext, observed: ObservedLLMService) -> float | None:
+    """How long what was found of the objectives stands yet, seconds; None: nothing such does."""
+    silence_s = observed.slo_silence_s
+    measured = any(item.get("attained") is not None for item in slo_figures(context, observed))
+    if measured or not context.spec.slo or observed.report is None or silence_s is None:
+        return None
+    return SLO_STANDS_S - silence_s if silence_s < SLO_STANDS_S else None
+
+
+def _found_lately(context: ServiceContext, observed: ObservedLLMService) -> Finding | None:
+    """What was found of these objectives when something was measured; None: that is too old."""
+    live = observed.service
+    told = {
+        (item["metric"], item["statistic"], item["thresholdSeconds"])
+        for item in (live.get("status") or {}).get("slo") or ()
+    }
+    wanted = {(item.metric, item.statistic, item.threshold_seconds) for item in context.spec.slo}
+    if slo_stands_s(context, observed) is None or told != wanted:
+        return None
+    before = conditions_of(live).get(Reasons.SLO_MET.condition, {})
+    for reason in (Reasons.SLO_MET, Reasons.SLO_MISSED):
+        if before.get("reason") == reason.name:
+            return Finding(reason=reason, message=str(before.get("message", "")))
+    return None
 
 
 def policy_fresh(context: ServiceContext, observed: ObservedLLMService) -> Finding:

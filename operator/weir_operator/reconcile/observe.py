@@ -80,6 +80,7 @@ class Observer:
             control_plane_reached=reached,
             control_plane_complaint=self._reports.complaint,
             report=heard.report if reached and heard is not None else None,
+            slo_silence_s=self._reports.slo_silence_s(key.namespace, key.name),
             refusals={(place[0], place[1]): refusal for place, refusal in refusals.items()},
             optional_kinds=self.optional_kinds,
             defaults=self._terms.defaults,

@@ -317,6 +317,52 @@ def test_objectives_hold_are_not_measured_or_are_not_given(
     assert condition(plan.status, "SLOMet") == expected
 
 
+@pytest.mark.parametrize(
+    ("attained", "found"),
+    [(True, ("True", "Attained")), (False, ("False", "Missed"))],
+)
+def test_what_was_found_of_objectives_outlasts_minutes_without_requests(
+    attained: bool, found: tuple[str, str]
+) -> None:
+    """One that is asked something every other minute does not send an Event each time."""
+    asked = report(pod_report(1, slo=(slo(0.07 if attained else 0.2, attained),)))
+    quiet = report(pod_report(1, slo=(slo(None, None),)))
+    service = llmservice(slo=SLO)
+    first = plan_llmservice(observe_service(service, report=asked, slo_silence_s=0.0))
+    assert condition(first.status, "SLOMet") == found
+    assert found[1] in {note.reason for note in first.events}
+    told = {**service, "status": first.status}
+    minute = plan_llmservice(observe_service(told, report=quiet, slo_silence_s=61.0))
+    assert condition(minute.status, "SLOMet") == found
+    assert message(minute.status, "SLOMet") == message(first.status, "SLOMet")
+    assert found[1] not in {note.reason for note in minute.events}
+    assert minute.requeue_after_s == 539.0  # nobody else would tell that it is over
+    again = plan_llmservice(
+        observe_service({**service, "status": minute.status}, report=asked, slo_silence_s=0.0)
+    )
+    assert found[1] not in {note.reason for note in again.events}
+    later = plan_llmservice(observe_service(told, report=quiet, slo_silence_s=600.0))
+    assert condition(later.status, "SLOMet") == ("Unknown", "NotMeasured")
+    assert later.requeue_after_s is None
+
+
+def test_what_was_found_of_other_objectives_does_not_stand() -> None:
+    quiet = report(pod_report(1, slo=(slo(None, None),)))
+    asked = report(pod_report(1, slo=(slo(0.07, True),)))
+    service = llmservice(slo=SLO)
+    first = plan_llmservice(observe_service(service, report=asked, slo_silence_s=0.0))
+    stricter = {**llmservice(slo=[{**SLO[0], "thresholdSeconds": 0.05}]), "status": first.status}
+    plan = plan_llmservice(observe_service(stricter, report=quiet, slo_silence_s=61.0))
+    assert condition(plan.status, "SLOMet") == ("Unknown", "NotMeasured")
+    scaled = {**llmservice(slo=SLO, replicas=3), "status": first.status}
+    plan = plan_llmservice(observe_service(scaled, report=quiet, slo_silence_s=61.0))
+    assert condition(plan.status, "SLOMet") == ("True", "Attained")
+    gone = plan_llmservice(
+        observe_service({**service, "status": first.status}, report=None, slo_silence_s=61.0)
+    )
+    assert condition(gone.status, "SLOMet") == ("Unknown", "NotMeasured")
+
+
 def test_pods_whose_policy_ended_are_named() -> None:
     stale = pod_report(1, policy_expires_at=NOW - timedelta(seconds=1))
     told = report(stale, pod_report(2), policy_fresh=False)

@@ -28,7 +28,13 @@ from weir_operator.control_plane.client import (
 from weir_operator.control_plane.progress import Pace, Progress
 from weir_operator.control_plane.reports import ASK_AGAIN_S, ReportBook
 from weir_operator.metrics import OperatorMetrics
-from weir_operator.planning.observed import BatchReport, PodReport, Refusal, ServiceReport
+from weir_operator.planning.observed import (
+    BatchReport,
+    PodReport,
+    Refusal,
+    ServiceReport,
+    SloReport,
+)
 from weir_operator.planning.types import CancelBatch, ObjectKey
 
 Serve = Callable[[ASGIApp], AbstractAsyncContextManager[str]]
@@ -96,6 +102,20 @@ def test_an_older_answer_does_not_undo_a_newer_one() -> None:
     heard = held.book.job("a")
     assert heard is not None
     assert heard.report.status == "cancelled"
+
+
+def test_how_long_no_objective_was_measured() -> None:
+    held = Book()
+    unit = SloReport(metric="tbt", statistic="p99", threshold_s=0.1, measured_s=0.05, attained=True)
+    quiet, heard = replace(unit, measured_s=None, attained=None), service()
+    for now_s, told, silence_s in ((1, quiet, None), (2, unit, 0.0), (62, quiet, 60.0)):
+        held.now_s = now_s
+        pod = replace(heard.report.pods[0], slo=(told,))
+        measured = replace(heard, report=replace(heard.report, pods=(pod,)))
+        held.book.heard_all([], [measured], asked_at_s=now_s)
+        assert held.book.slo_silence_s("team", "chat") == silence_s
+    held.book.heard_all([], [], asked_at_s=63)
+    assert held.book.slo_silence_s("team", "chat") is None
 
 
 def test_only_news_enqueues() -> None:
