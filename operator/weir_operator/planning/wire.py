@@ -33,6 +33,7 @@ BATCHJOBS = "/internal/v1/batchjobs"
 SERVICES = "/internal/v1/services"
 
 Json = Mapping[str, Any]
+_LAST_DAY_S = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 
 
 class ReportError(Exception):
@@ -153,7 +154,11 @@ def _pod(told: Json) -> PodReport:
 
 
 def _time(at_s: float | None) -> datetime | None:
-    return None if at_s is None else datetime.fromtimestamp(at_s, UTC)
+    """A time of the control plane. What lies after all dates that can be written is the last one.
+
+    Who sets a deadline that never comes may reach past it, and must not silence all other reports.
+    """
+    return None if at_s is None else datetime.fromtimestamp(min(at_s, _LAST_DAY_S), UTC)
 
 
 def _error(told: Json) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from weir_operator.planning.types import (
 )
 from weir_operator.planning.wire import ReportError, batch_report, call, service_report
 
+NEVER = "9999-12-31T23:59:59.9999999Z"  # what .NET writes for no end
 JOB: dict[str, Any] = {
     "uid": "job-1", "batch_id": "batch_1", "status": "in_progress", "suspended": False,
     "input_matches": True, "request_counts": {"total": 3, "completed": 1, "failed": 1},
@@ -72,6 +74,15 @@ def test_a_report_is_read() -> None:
     assert (report.total_lines, report.completed_lines, report.failed_lines) == (3, 1, 1)
     assert report.errors == ("line 2: bad",)
     assert report.predicted_miss
+
+
+@pytest.mark.parametrize("at_s", [253_402_300_800.0, 1e19, 1e300])
+def test_times_after_the_last_year_are_its_last_day(at_s: float) -> None:
+    report = batch_report({**JOB, "deadline_at": at_s, "eta_at": at_s})
+    assert report.deadline_at == report.eta_at == datetime(9999, 12, 31, tzinfo=UTC)
+    plan = plan_batchjob(observe_job(batchjob(deadline=NEVER), report=report))
+    assert plan.status is not None
+    assert plan.status["eta"] == "9999-12-31T00:00:00Z"
 
 
 @pytest.mark.parametrize("missing", ["status", "request_counts", "delivery", "eta_at"])

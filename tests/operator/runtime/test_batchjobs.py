@@ -132,6 +132,10 @@ def status(kubectl: Kubectl, name: str = "nightly") -> dict[str, Any]:
     return {} if found is None else dict(found.get("status", {}))
 
 
+def has_batch(kubectl: Kubectl, name: str) -> bool:
+    return "batchID" in status(kubectl, name)
+
+
 def events(kubectl: Kubectl) -> list[str]:
     """The reasons of the namespace's Events."""
     return kubectl.run("get", "events", "--output=jsonpath={.items[*].reason}").stdout.split()
@@ -164,6 +168,23 @@ def answered(uri: str) -> list[str]:
     else:
         text = httpx.get(uri, timeout=TIMEOUT_S, trust_env=False).raise_for_status().text
     return [str(json.loads(line)["custom_id"]) for line in text.splitlines()]
+
+
+NEVER = "9999-12-31T23:59:59.9999999Z"
+"""The last moment that .NET knows, which rounds to the year 10000."""
+
+
+def test_a_deadline_that_never_comes_silences_no_other_batch(
+    world: World, kubectl: Kubectl, namespace: str
+) -> None:
+    kubectl.apply(llmservice(), lined("endless", deadline=NEVER))
+    assert eventually(lambda: "endless" in world.jobs(namespace)), world.operator
+    kubectl.apply(lined("nightly"))
+    for name in ("nightly", "endless"):
+        assert eventually(partial(has_batch, kubectl, name), within_s=60), world.operator
+        assert condition(kubectl, "batchjob", name, "Accepted")["status"] == "True"
+    for name in ("nightly", "endless"):
+        kubectl.run("delete", "batchjob", name, PATIENCE)
 
 
 async def test_one_batch_over_restarts_then_complete_then_gone(
