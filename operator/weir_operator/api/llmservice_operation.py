@@ -138,7 +138,8 @@ class NetworkAccess(ApiModel):
         default=None,
         max_length=64,
         description="Peers that may reach the endpoint, as in a NetworkPolicy's `from`. Default: "
-        "everybody in the cluster.",
+        "everybody in the cluster. Prometheus reads /metrics there: name it too, or its alerts "
+        "take the pods for dead.",
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
     allow_to: list[AnyObject] = Field(
