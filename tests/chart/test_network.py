@@ -34,7 +34,8 @@ def told_by_chart(manifests: Sequence[Manifest]) -> dict[str, Any]:
         for name in ("control_plane_url", "dns_ports")
         if (variable := f"WEIR_OPERATOR_{name.upper()}") in told
     }
-    return {"dns_ports": OperatorSettings.model_validate(given).dns_ports}
+    settings = OperatorSettings.model_validate(given)
+    return {"dns_ports": settings.dns_ports, "control_plane_url": settings.control_plane_url}
 
 
 class Cluster:
@@ -145,6 +146,31 @@ def test_name_resolution_on_another_port_is_reached_by_all_who_need_it(helm: Hel
     )
     usual = Cluster(helm.render({}))
     assert usual.wrong({"agent": [("DNS", 5353)]}, allowed=False) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "port"),
+    [
+        ("https://weir.example.com", 443),
+        ("http://weir.example.com:8443", 8443),
+        ("http://[2001:db8::5]:8080", 8080),
+    ],
+)
+def test_a_control_plane_behind_an_address_of_its_own_is_reached_there(
+    helm: Helm, url: str, port: int
+) -> None:
+    """By an Ingress, say, which no policy can select."""
+    closed = {"networkPolicy": {"apiServer": {"cidrs": ["10.0.0.0/24"]}}}
+    spec = {"model": {"uri": "pvc://weights/llama"}}
+    asked = {"agent": [("internet", port)], "operator": [("internet", port)]}
+    usual = Cluster(helm.render(closed), **spec)
+    assert usual.wrong(asked, allowed=False) == []
+    cluster = Cluster(helm.render({**closed, "controlplane": {"url": url}}), **spec)
+    assert cluster.wrong(asked, allowed=True) == []
+    assert (
+        cluster.wrong({"agent": [("internet", 80)], "operator": [("internet", 80)]}, allowed=False)
+        == []
+    )
 
 
 def test_clients_may_be_narrowed(helm: Helm) -> None:
