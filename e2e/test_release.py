@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from e2e.support.jobs import until_complete
-from e2e.support.manifests import SERVICE, batch_job
+from e2e.support.manifests import batch_job
 from e2e.support.platform import RELEASE, Platform
 from e2e.support.waiting import until, until_condition
 
@@ -61,9 +61,11 @@ def test_an_uninstall_leaves_no_finalizer_and_keeps_data(service: Platform, key:
     service.shop.run("delete", "batchjob", "unfinished", "--timeout=110s")
 
     service.install()  # finds what was kept
-    until_condition(service.shop, "llmservice", SERVICE, "PolicyFresh")
     with service.batches(key) as client:
         assert [batch.id for batch in client.batches.list(limit=5).data] == batches
+    # What a status says could be of before: that the pods are served again a batch shows.
+    service.shop.apply(*batch_job("after-return", lines=10))
+    until_complete(service.shop, "after-return")
 
 
 def test_an_uninstall_takes_data_and_crds_when_asked(service: Platform) -> None:
