@@ -98,33 +98,40 @@ class Observer:
             return None
         uid = str(job["metadata"]["uid"])
         service_name = (job["spec"].get("serviceRef") or {}).get("name")
-        await self._look_again(job, uid)
+        unanswered = await self._look_again(job, uid)
         heard = self._reports.job(uid)
         return ObservedBatchJob(
             job=job,
             service=self._store.get(LLM_SERVICE, key.namespace, str(service_name)),
             config_map=await self._config_map(job),
-            control_plane_reached=self._reports.reached,
-            control_plane_complaint=self._reports.complaint,
+            control_plane_reached=self._reports.reached and unanswered is None,
+            control_plane_complaint=self._reports.complaint
+            if unanswered is None
+            else unanswered.complaint,
             report=None if heard is None else heard.report,
             refusal=self._reports.refusal((*job_place(key, uid), PutBatchJob.__name__)),
             finalizer_deadline_s=self._terms.finalizer_deadline_s,
             now=datetime.now(UTC),
         )
 
-    async def _look_again(self, job: Manifest, uid: str) -> None:
-        """A batch that should be known and is not: no list decides that it is lost."""
+    async def _look_again(self, job: Manifest, uid: str) -> ControlPlaneError | None:
+        """A batch that should be known and is not: no list decides that it is lost.
+
+        The error that came in the place of an answer: nor does a refusal to say.
+        """
         expected = (job.get("status") or {}).get("batchID")
         if not expected or not self._reports.reached or self._reports.job(uid) is not None:
-            return
+            return None
         asked_at_s = self._clock()
         try:
             heard = await self._client.job(uid)
         except ControlPlaneError as error:
-            self._reports.reach(answered=not error.unreachable)
-            return
+            if error.unreachable:
+                self._reports.reach(answered=False, complaint=error.complaint)
+            return error
         if heard is not None:
             self._reports.heard_job(heard, asked_at_s=asked_at_s)
+        return None
 
     async def _config_map(self, job: Manifest) -> Manifest | None:
         """The ConfigMap that the input names; read once, since the first accepted input wins."""
