@@ -151,6 +151,13 @@ class BatchJobSpec(ApiModel):
         default=None,
         description="When the results are needed. Condition AtRisk turns True when the forecast "
         "is later; the batch itself ends with completionWindow.",
+        # The format lets more pass than this operator reads: what it cannot, the rule cannot too.
+        json_schema_extra=with_rules(
+            rule(
+                "self > timestamp('1970-01-01T00:00:00Z')",
+                "deadline must be a time after 1970, such as 2030-01-02T06:00:00Z",
+            )
+        ),
     )
     priority: int = Field(
         default=0,

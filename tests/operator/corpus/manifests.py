@@ -312,6 +312,13 @@ JOBS = (
     job("window in words", {"completionWindow": "a day"}, "completionWindow", "such as 24h"),
     job("window of nothing", {"completionWindow": "0h"}, "completionWindow", "such as 24h"),
     job("deadline that is no time", {"deadline": "tomorrow"}, "deadline", "date-time"),
+    job(
+        "deadline by a clock that there is not",
+        {"deadline": "2030-01-01T00:00:00+99:99"},
+        "deadline",
+        "such as 2030",
+    ),
+    job("deadline in no year", {"deadline": "0000-01-01T00:00:00Z"}, "deadline", "such as 2030"),
     job("priority above the bound", {"priority": 1001}, "priority", "equal to 1000"),
     job("suspend as text", {"suspend": "yes"}, "suspend", "type boolean"),
     job(
@@ -427,5 +434,6 @@ ALLOWED_CHANGES: tuple[tuple[str, dict[str, object], dict[str, object]], ...] = 
     ("LLMService", {}, {"rollout": {"maxSurge": "25%", "maxUnavailable": "0%"}}),
     ("BatchJob", {}, {"suspend": True, "priority": -7, "ttlSecondsAfterFinished": 0}),
     ("BatchJob", {}, {"deadline": "2030-01-01T00:00:00Z"}),
+    ("BatchJob", {}, {"deadline": "9999-12-31T23:59:59.9999999Z"}),
 )
 """(kind, before, changes): what stays possible."""
