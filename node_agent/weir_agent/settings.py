@@ -216,7 +216,7 @@ class AgentSettings(BaseSettings):
     )
     hang_after_s: float = Field(
         default=60.0,
-        gt=0,
+        ge=3,  # it is asked once a second, and may take two to answer
         le=DAY_S,
         description="Silence of the engine after which it is taken for hung and restarted.",
     )
@@ -243,9 +243,26 @@ class AgentSettings(BaseSettings):
             )
         return value
 
+    @field_validator("control_plane_url", mode="before")
+    @classmethod
+    def _without_line_end(cls, value: object) -> object:
+        return value.strip() if isinstance(value, str) else value
+
+    @field_validator("control_plane_key")
+    @classmethod
+    def _goes_into_a_header(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is None:
+            return None
+        key = value.get_secret_value().strip()  # Secrets made from a file keep its line end
+        if not (key.isascii() and key.isprintable() and " " not in key):
+            raise ValueError("must be a key as it was shown: letters, digits and punctuation")
+        return SecretStr(key)
+
     @field_validator("control_plane_url")
     @classmethod
     def _web_address(cls, value: str | None) -> str | None:
+        if value is not None and not value.isprintable():
+            raise ValueError("must be one line")
         try:
             _ = None if value is None else _WEB_ADDRESS.validate_python(value)
         except ValidationError:

@@ -18,7 +18,7 @@ from weir_agent.settings import AgentSettings, SettingsError, load_settings
         ("WEIR_SLO", '[{"metric": "tbt", "statistic": "p30", "threshold_s": 1}]'),
         ("WEIR_AGENT_ID", "../x"),
         ("WEIR_RESULT_MAX_BYTES", "10"),
-        ("WEIR_HANG_AFTER_S", "0"),
+        ("WEIR_HANG_AFTER_S", "2.9"),  # a healthy engine would be killed
     ],
 )
 def test_a_wrong_value_is_named_with_its_variable(
@@ -27,6 +27,26 @@ def test_a_wrong_value_is_named_with_its_variable(
     monkeypatch.setenv(variable, value)
     with pytest.raises(SettingsError, match=f"set {variable}"):
         load_settings()
+
+
+def test_a_key_and_an_address_lose_the_end_of_the_line_they_were_read_from() -> None:
+    """`kubectl create secret --from-file` keeps it; in a header it would be refused, and logged."""
+    settings = load_settings(control_plane_key="wk_secret\n", control_plane_url="http://cp:8080\n")
+    assert settings.control_plane_key is not None
+    assert settings.control_plane_key.get_secret_value() == "wk_secret"
+    assert settings.control_plane_url == "http://cp:8080"
+
+
+@pytest.mark.parametrize("key", ["wk_one\nwk_two", "wk_sécret", "Bearer wk_secret"])
+def test_a_key_that_fits_no_header_is_refused_and_not_shown(key: str) -> None:
+    with pytest.raises(SettingsError, match=r"\(set WEIR_CONTROL_PLANE_KEY\)") as refused:
+        load_settings(control_plane_key=key)
+    assert "wk_" not in str(refused.value)
+
+
+def test_an_address_of_two_lines_is_refused() -> None:
+    with pytest.raises(SettingsError, match="must be one line"):
+        load_settings(control_plane_url="http://cp:8080\nhttp://other")
 
 
 def test_a_spool_that_could_never_take_a_chunk_is_refused() -> None:
