@@ -259,6 +259,26 @@ async def test_an_upload_that_the_control_plane_lost_is_sent_again(
     assert len(running.engine.executed) == 5  # nothing was run twice
 
 
+async def test_uploads_that_hang_keep_no_lease_from_being_renewed(
+    start_agent: StartAgent, control_plane: FakeControlPlane
+) -> None:
+    """A slow file store: results pile up, and syncs go on, or every lease of them would end."""
+    control_plane.hold_uploads = asyncio.Event()
+    for first in range(1, 121):
+        control_plane.add_chunk(completion_lines(1, first=first))
+    engine = FakeEngine()
+    async with start_agent(engine, sync_timeout_s=2) as running:
+        await running.until(lambda: len(engine.executed) == 120)
+        before = len(control_plane.syncs)
+        try:
+            await running.until(lambda: len(control_plane.syncs) > before + 20, within_s=30)
+            assert len(control_plane.syncs[-1]["chunks"]) == 120
+        finally:
+            control_plane.hold_uploads.set()
+        await running.until(lambda: control_plane.done)
+    assert sorted(control_plane.results) == list(range(1, 121))
+
+
 async def test_a_cancelled_chunk_stops_and_commits_what_it_has(
     start_agent: StartAgent, control_plane: FakeControlPlane
 ) -> None:

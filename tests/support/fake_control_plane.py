@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import secrets
@@ -42,6 +43,7 @@ class FakeControlPlane:
     lease_work: bool = True
     down: bool = False
     fail_uploads: int = 0
+    hold_uploads: asyncio.Event | None = None  # until it is set, none is answered
     lose_commit_replies: int = 0
     lose_uploads: int = 0
     bodies: int = 0  # of results that arrived
@@ -179,6 +181,8 @@ class FakeControlPlane:
         if self.fail_uploads:
             self.fail_uploads -= 1
             return _error(507, "storage_full")
+        if self.hold_uploads is not None:
+            await self.hold_uploads.wait()
         chunk = self.chunks[chunk_id]
         body = await request.body()
         self.bodies += 1

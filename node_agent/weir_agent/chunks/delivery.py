@@ -18,6 +18,8 @@ log = structlog.get_logger(__name__)
 
 Answer = Literal["accepted", "stale", "gone", "refused"]
 PAUSE_S, PAUSE_MOST_S = 0.2, 10.0
+# They share connections with the sync, which renews their leases: it must always find one.
+MOST_AT_ONCE = 16
 UNKNOWN_UPLOAD = "unknown_upload"
 # The control plane knows nothing of the chunk any more: whatever is stored is of no use.
 _LOST_CODES = frozenset({"stale_lease", "404", "409", "410"})
@@ -36,6 +38,7 @@ class Deliverer:
         self._control_plane = control_plane
         self._random = random
         self._counted = counted
+        self._at_once = asyncio.Semaphore(MOST_AT_ONCE)
 
     async def deliver(self, file: ChunkFile, *, final: bool) -> Answer:
         """What became of the chunk; ``refused`` means that it must be handed back.
@@ -49,9 +52,10 @@ class Deliverer:
         upload_id: str | None = None  # kept: a repeated commit need not send the results again
         while True:
             try:
-                if upload_id is None:
-                    upload_id = await self._control_plane.upload(file.lease, sealed)
-                answer = await self._commit(file.lease, sealed, upload_id, final=final)
+                async with self._at_once:
+                    if upload_id is None:
+                        upload_id = await self._control_plane.upload(file.lease, sealed)
+                    answer = await self._commit(file.lease, sealed, upload_id, final=final)
             except ControlPlaneError as error:
                 told = log.bind(chunk_id=file.lease.chunk_id, error=str(error))
                 if error.retry or error.code == UNKNOWN_UPLOAD:
