@@ -143,6 +143,9 @@ def _serve(
         except RuntimeError as error:  # vLLM's word for an engine process that did not start
             log.error("engine.start_failed", reason=str(error))  # noqa: TRY400 - logged by vLLM
             return Exit.FAILED
+        except Exception as error:  # no request has come yet that its text could quote
+            log.exception("engine.start_failed", reason=f"{type(error).__name__}: {error}")
+            return Exit.FAILED
         agent = Agent(settings, engine, on_ready=ready)
         agent.stores.metrics.engine_restarts.inc(restarts)
         install_signals(agent)

@@ -70,6 +70,8 @@ def engine_config(**changes: object) -> SimpleNamespace:
             long_prefill_token_threshold=0,
             watermark=0.0,
             prefill_schedule_interval=1,
+            max_num_queued_reqs=None,
+            max_num_queued_tokens=None,
         ),
         parallel_config=SimpleNamespace(
             pipeline_parallel_size=1,
@@ -106,6 +108,8 @@ def test_the_configuration_that_weir_is_for_is_taken() -> None:
         ({"scheduler_config__enable_chunked_prefill": False}, "chunked prefill"),
         ({"scheduler_config__long_prefill_token_threshold": 64}, "long_prefill_token_threshold"),
         ({"scheduler_config__watermark": 0.1}, "watermark"),
+        ({"scheduler_config__max_num_queued_reqs": 64}, "batch lines count too"),
+        ({"scheduler_config__max_num_queued_tokens": 8192}, "batch lines count too"),
         ({"speculative_config": object()}, "speculative"),
         ({"kv_transfer_config": object()}, "KV connectors"),
         ({"ec_transfer_config": object()}, "encoder-cache connectors"),

@@ -13,7 +13,10 @@ from typing import Any, NoReturn
 import torch
 import vllm
 from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
+from vllm.entrypoints.launchers.launcher import validate_api_server_args
 from vllm.platforms import current_platform
+from vllm.reasoning import ReasoningParserManager
+from vllm.tool_parsers import ToolParserManager
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from weir_agent.settings import AgentSettings, SettingsError
@@ -32,6 +35,14 @@ _TRIAL = EngineShape(
     max_seqs=16,
     max_model_len_tokens=512,
 )
+_PLAIN = "the agent serves plain HTTP: end TLS in front of it, and leave this out"
+_ONE_SERVER = "the agent serves HTTP on WEIR_HOST and WEIR_PORT, and nothing else: leave this out"
+# What `vllm serve` does with its own server. Ignored, some of it would be missed by nobody in time.
+_WITHOUT_EFFECT = {
+    **dict.fromkeys(("ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "ssl_ciphers"), _PLAIN),
+    **dict.fromkeys(("ssl_cert_reqs", "enable_ssl_refresh"), _PLAIN),
+    **dict.fromkeys(("uds", "grpc", "headless"), _ONE_SERVER),
+}
 
 
 def parse(settings: AgentSettings, engine_args: Sequence[str]) -> Any:
@@ -49,8 +60,12 @@ def parse(settings: AgentSettings, engine_args: Sequence[str]) -> Any:
     args = parser.parse_args(list(engine_args))
     try:
         validate_parsed_serve_args(args)
+        _load_parsers(args)
     except (ValueError, TypeError, KeyError) as error:
-        refuse(str(error))
+        refuse(str(error.args[0] if error.args else error))
+    for option, remedy in _WITHOUT_EFFECT.items():
+        if getattr(args, option) != parser.get_default(option):
+            refuse(f"--{option.replace('_', '-')} has no effect: {remedy}")
     for option, wanted in (("scheduling_policy", "priority"), ("scheduler_cls", SCHEDULER_CLS)):
         flag = "--" + option.replace("_", "-")
         if flag in engine_args and getattr(args, option) != wanted:
@@ -63,6 +78,25 @@ def parse(settings: AgentSettings, engine_args: Sequence[str]) -> Any:
     except ConfigError as error:
         refuse(str(error))
     return args
+
+
+def _load_parsers(args: Any) -> None:
+    """Imports the parsers that the arguments bring, and looks for those that they name.
+
+    Raises:
+        KeyError: one is not known; its application would fail once the engine has started.
+        ValueError: the same, of reasoning.
+    """
+    if args.tool_parser_plugin:
+        ToolParserManager.import_tool_parser(args.tool_parser_plugin)
+    if args.reasoning_parser_plugin:
+        ReasoningParserManager.import_reasoning_parser(args.reasoning_parser_plugin)
+    validate_api_server_args(args)
+    known = ReasoningParserManager.list_registered()
+    if args.reasoning_parser and args.reasoning_parser not in known:
+        raise ValueError(
+            f"invalid reasoning parser: {args.reasoning_parser} (choose from {', '.join(known)})"
+        )
 
 
 def _try_scheduler(settings: AgentSettings, bridge: BridgeSettings) -> None:

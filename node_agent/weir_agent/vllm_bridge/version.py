@@ -89,6 +89,10 @@ def check_config(config: Any) -> None:
         ),
         "watermark must be 0: Weir's reserve takes its place": scheduler.watermark != 0,
         "prefill_schedule_interval must be 1": scheduler.prefill_schedule_interval != 1,
+        "max_num_queued_reqs and max_num_queued_tokens must be left out: batch lines count too, "
+        "and online requests would be refused for them": (
+            scheduler.max_num_queued_reqs is not None or scheduler.max_num_queued_tokens is not None
+        ),
         "speculative decoding is not supported: remove speculative_config": (
             config.speculative_config is not None
         ),

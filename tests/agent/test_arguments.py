@@ -1,0 +1,100 @@
+"""What `vllm serve` would do and the agent cannot is said before an engine starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from weir_agent.sample_model import SampleModelShape, write_sample_model
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
+
+SMALL = SampleModelShape(layers=1, hidden_size=64, intermediate_size=64, heads=2, kv_heads=1)
+PARSES = """
+import json, sys
+from weir_agent.vllm_bridge.environment import prepare_environment
+prepare_environment()
+from weir_agent.settings import SettingsError, load_settings
+from weir_agent.vllm_bridge import arguments
+
+said = []
+for given in json.loads(sys.argv[1]):
+    try:
+        arguments.parse(load_settings(), ["--model", "/nowhere", *given])
+    except SettingsError as error:
+        said.append(str(error))
+    else:
+        said.append(None)
+print(json.dumps(said))
+"""
+PARSER = """
+from vllm.tool_parsers import ToolParserManager
+from vllm.tool_parsers.hermes_tool_parser import Hermes2ProToolParser
+
+ToolParserManager.register_module("ours", True, Hermes2ProToolParser)
+"""
+
+
+def environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WEIR_")}
+    return {**kept, "PYTHONPATH": os.pathsep.join(sys.path), "HF_HUB_OFFLINE": "1"}
+
+
+def test_arguments_that_the_agent_cannot_follow_are_refused(tmp_path: Path) -> None:
+    """TLS that is left out without a word sends prompts in clear text."""
+    plugin = tmp_path / "ours.py"
+    plugin.write_text(PARSER)
+    tools = ["--enable-auto-tool-choice", "--tool-call-parser", "ours"]
+    cases: list[tuple[list[str], str | None]] = [
+        ([], None),
+        (["--ssl-certfile", "/a", "--ssl-keyfile", "/b"], "--ssl-keyfile has no effect: the agent"),
+        (["--enable-ssl-refresh"], "--enable-ssl-refresh has no effect: the agent serves plain"),
+        (["--uds", "/a"], "--uds has no effect: the agent serves HTTP on WEIR_HOST and WEIR_PORT"),
+        (tools, "invalid tool call parser: ours"),
+        (["--reasoning-parser", "none"], "invalid reasoning parser: none"),
+        ([*tools, "--tool-parser-plugin", str(plugin)], None),  # registered from here on
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", PARSES, json.dumps([given for given, _ in cases])],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    said = json.loads(done.stdout.splitlines()[-1])
+    for (given, wanted), message in zip(cases, said, strict=True):
+        if wanted is None:
+            assert message is None, given
+        else:
+            assert message.startswith(f"engine_args: {wanted}")
+            assert message.endswith("(set WEIR_ENGINE_ARGS)")
+
+
+def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
+    """The log tells of errors by place alone once requests may have come, not before."""
+    model = tmp_path / "model"
+    write_sample_model(model, SMALL)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (model / name).unlink()
+    done = subprocess.run(
+        [sys.executable, "-m", "weir_cli", "serve", "agent"],
+        env={
+            **environment(),
+            "WEIR_PORT": "0",
+            "WEIR_DATA_DIR": str(tmp_path / "data"),
+            "WEIR_ENGINE_ARGS": f"--model {model} --dtype bfloat16 --max-model-len 256",
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    lines = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+    (failed,) = [line for line in lines if line["event"] == "engine.start_failed"]
+    assert "tokenizer" in failed["reason"]
