@@ -119,10 +119,10 @@ class EnginePulse:
             EngineGoneError: the engine is dead.
             PolicyRefusedError: the policy is not valid.
         """
+        self._measure()  # clients wait longest while the engine is silent
         self._report = await self._engine.telemetry()
         now_s = self.answered_s = self._clock()
         self._demand.add(now_s, int(self._report.get("online_kv_blocks", 0)))
-        self._measure()
         active = active_policy(
             self._lease,
             now_s,
@@ -182,6 +182,13 @@ class EnginePulse:
                     )
                 )
         self._slo_reports = tuple(reports)
+        # Kept, the last minute of traffic would count for as long as nobody asks anything.
+        self._metrics.slo_measured.clear()
+        self._metrics.slo_attained.clear()
+        for report in reports:
+            labels = (report.metric, report.statistic)
+            self._metrics.slo_measured.labels(*labels).set(report.measured_s)
+            self._metrics.slo_attained.labels(*labels).set(float(report.attained))
 
     def _client_delays(self) -> dict[str, float]:
         in_engine = {name: self._report.get(name) or {} for name in ("ttft", "tbt", "tpot")}
@@ -197,10 +204,3 @@ class EnginePulse:
             metrics.policy_age.set(now_s - self._lease.sent_s)
         for source in self._sources:
             metrics.policy_source.labels(source).set(float(source == active.source))
-        # Kept, the last minute of traffic would count for as long as nobody asks anything.
-        metrics.slo_measured.clear()
-        metrics.slo_attained.clear()
-        for report in self._slo_reports:
-            labels = (report.metric, report.statistic)
-            metrics.slo_measured.labels(*labels).set(report.measured_s)
-            metrics.slo_attained.labels(*labels).set(float(report.attained))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -84,6 +85,26 @@ async def test_objectives_are_met_or_missed_only_while_something_is_measured(
     assert await shown("threshold_seconds") == 0.1
     latency.add("tbt", now_s, 0.05)
     assert await shown("attained") == 1
+
+
+async def test_an_engine_too_busy_to_answer_does_not_keep_its_objectives_met() -> None:
+    """Its steps take seconds: that is what clients see, and nothing newer comes from the engine."""
+    metrics, latency, engine = AgentMetrics(), OnlineLatency(), FakeEngine()
+    slo = SloSetting(metric="tbt", statistic="p99", threshold_s=0.1)
+    pulse = EnginePulse(
+        engine, slos=(slo,), latency=latency, metrics=metrics, on_slots=lambda _slots: None
+    )
+    latency.add("tbt", time.perf_counter(), 0.05)
+    await pulse.beat()
+    assert [report.attained for report in pulse.telemetry().slo] == [True]
+    engine.silent = True
+    latency.add("tbt", time.perf_counter(), 3.0)
+    with pytest.raises(TimeoutError):
+        await pulse.beat()
+    assert [report.attained for report in pulse.telemetry().slo] == [False]
+    assert pulse.telemetry().tbt.p99_s > 0.1
+    labels = {"metric": "tbt", "statistic": "p99"}
+    assert metrics.registry.get_sample_value("weir_slo_attained", labels) == 0
 
 
 def test_silence_counts_from_the_last_answer_until_the_next() -> None:
