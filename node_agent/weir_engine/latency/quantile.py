@@ -65,13 +65,8 @@ class ResidualQuantiles:
 
     def add(self, predicted_s: float, actual_s: float) -> None:
         """Record what a step took that had been predicted at ``predicted_s``, both above 0."""
-        ratio = min(max(actual_s / predicted_s, _LOWEST), _HIGHEST)
         index = min(max(round(log2(predicted_s / _SMALLEST_S) * _PER_OCTAVE), 0), _KNOTS - 1)
-        bucket = self._buckets[index]
-        if bucket is None:
-            bucket = self._buckets[index] = _Window(self._window)
-        bucket.add(ratio)
-        self._pool.add(ratio)
+        bucket = self._keep(index, actual_s / predicted_s)
         self._added += 1
         bucket.newest = self._added
         if self._added % _REBUILD_EVERY == 0:
@@ -126,8 +121,17 @@ class ResidualQuantiles:
             for ratio in ratios:
                 if not (isfinite(ratio) and ratio > 0):
                     raise ConfigError(f"latency.residuals[{name}] has {ratio}: give ratios above 0")
-                made.add(_KNOT_S[int(name)], _KNOT_S[int(name)] * ratio)
+                made._keep(int(name), ratio)
         return made
+
+    def _keep(self, index: int, ratio: float) -> _Window:
+        bucket = self._buckets[index]
+        if bucket is None:
+            bucket = self._buckets[index] = _Window(self._window)
+        bounded = min(max(ratio, _LOWEST), _HIGHEST)
+        bucket.add(bounded)
+        self._pool.add(bounded)
+        return bucket
 
     def _forget_pauses(self) -> None:
         most = _FAR * self._pool.ordered[-1]

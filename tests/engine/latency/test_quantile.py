@@ -66,6 +66,12 @@ def test_one_pause_does_not_shorten_packed_steps_for_good(slo_s: float) -> None:
     assert packed(10_000) == pytest.approx(before_s, rel=0.03)
 
 
+def test_a_saved_pause_is_no_older_than_all_that_was_saved_with_it() -> None:
+    """More steps than a size may be without are read in one go."""
+    saved = {str(bucket): [1.0] * 255 + [8.0 if bucket == 0 else 1.1] for bucket in range(20)}
+    assert ResidualQuantiles.from_state(saved).state() == saved
+
+
 @given(
     steps=st.lists(st.tuples(st.floats(1e-5, 100), st.floats(0.01, 50)), max_size=80),
     q=st.floats(0.51, 0.995),
