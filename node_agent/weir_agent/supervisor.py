@@ -26,6 +26,7 @@ log = structlog.get_logger(__name__)
 PR_SET_PDEATHSIG = 1
 MOST_PAUSE_S = 30.0
 STEADY_S = 60.0
+FORWARDED = (signal.SIGTERM, signal.SIGINT)
 # A fault inside the process itself; other signals come from outside and suspect nobody.
 FAULTS = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT})
 
@@ -77,7 +78,7 @@ class Supervisor:
 
     def run(self) -> int:
         """The exit status of the whole."""
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in FORWARDED:
             signal.signal(number, self._forward)
         signal.signal(signal.SIGALRM, self._kill)
         gc.collect()
@@ -120,13 +121,16 @@ class Supervisor:
         self._ready[0] = 1
 
     def _run_child(self) -> Ended:
+        # A signal that comes before both processes know who they are would be nobody's.
+        signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
         child = os.fork()
         if child == 0:
             _become_child(lambda: self._work(self._mark_ready))
         self._child = child
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
         if self._stopping:  # the signal came before there was a child to forward it to
-            os.kill(child, signal.SIGTERM)
-        _, status = os.waitpid(child, 0)
+            self._forward(signal.SIGTERM, None)
+        status = _end_of(child)
         self._child = None
         signal.alarm(0)
         if os.WIFSIGNALED(status):
@@ -149,8 +153,9 @@ def _become_child(work: Callable[[], int]) -> None:
     """Runs ``work`` and ends the process; never returns."""
     status: int = Exit.FAILED
     try:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
+        for number in (*FORWARDED, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
         die_with_parent()
         os.setsid()  # Ctrl-C reaches the parent alone, and the parent passes it on in order
         # vLLM's engine process is forked from this one, and must not outlive it either.
@@ -164,6 +169,17 @@ def _become_child(work: Callable[[], int]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def _end_of(child: int) -> int:
+    """The wait status of a child; what its predecessors left behind is collected on the way.
+
+    In a container this is process 1, to which the kernel gives every process without a parent.
+    """
+    while True:
+        pid, status = os.waitpid(-1, 0)
+        if pid == child:
+            return status
 
 
 def die_with_parent() -> None:

@@ -14,12 +14,26 @@ import pytest
 
 PATIENCE_S = 120
 PROGRAM = """
-import os, signal, sys, time
+import ctypes, os, signal, sys, time
 from pathlib import Path
 from weir_agent.supervisor import Supervisor
 
 folder, plan = Path(sys.argv[1]), sys.argv[2].split(",")
 stop_within_s = 1 if "deaf" in plan else 120
+if "orphan" in plan:
+    ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER, as process 1 of a container is
+if "early" in plan:
+    fork = os.fork
+
+    def slow_fork():
+        child = fork()
+        if child == 0:
+            time.sleep(0.5)
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return child
+
+    os.fork = slow_fork
 
 def work(ready):
     starts = folder / "starts"
@@ -35,7 +49,10 @@ def work(ready):
         os.kill(os.getpid(), signal.SIGKILL)
     if step == "raise":
         raise RuntimeError("broken")
-    if step == "serve":
+    if step == "orphan" and os.fork() == 0:
+        time.sleep(0.2)
+        os._exit(0)
+    if step in {"serve", "early"}:
         stopped = []
         signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
         (folder / "serving").touch()
@@ -113,6 +130,25 @@ def test_sigterm_is_passed_on_and_ends_in_order(tmp_path: Path) -> None:
     assert parent.count("starts") == 2
 
 
+def test_a_sigterm_amid_a_start_is_not_lost(tmp_path: Path) -> None:
+    """It comes when the parent does not know its child yet, and the child not that it is one."""
+    parent = Parent(tmp_path, "early")
+    assert parent.process.wait(PATIENCE_S) == 128 + signal.SIGTERM
+    assert not (tmp_path / "serving").exists()
+
+
+def test_what_children_left_behind_is_collected(tmp_path: Path) -> None:
+    """An engine outlives its agent by a moment, and nobody else would wait for it."""
+    parent = Parent(tmp_path, "orphan,orphan,serve")
+    parent.wait_for("serving")
+    deadline_s = time.monotonic() + PATIENCE_S
+    while len(_children(parent.process.pid)) > 1:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    parent.process.terminate()
+    assert parent.process.wait(PATIENCE_S) == 0
+
+
 def test_a_child_that_does_not_stop_is_killed(tmp_path: Path) -> None:
     parent = Parent(tmp_path, "deaf")
     parent.wait_for("serving")
@@ -130,6 +166,10 @@ def test_the_child_dies_with_its_parent(tmp_path: Path) -> None:
     while _runs(child):
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
+
+
+def _children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
 def _runs(pid: int) -> bool:
