@@ -23,7 +23,7 @@ from weir_agent.agent import Agent, EngineDiedError, install_signals
 from weir_agent.journal import CrashJournal
 from weir_agent.logs import configure_logging, log_loop_errors
 from weir_agent.settings import AgentSettings, SettingsError, load_settings
-from weir_agent.supervisor import Exit, Supervisor, bind
+from weir_agent.supervisor import Exit, Supervisor, allow_many_files, bind
 from weir_agent.vllm_bridge.environment import (
     installed_version,
     new_event_loop,
@@ -75,6 +75,7 @@ def _supervise(settings: AgentSettings | None, engine_args: Sequence[str] | None
             f"host, port: {settings.host}:{settings.port}: {error.strerror} (set WEIR_HOST, "
             "WEIR_PORT)"
         ) from None
+    allow_many_files()
     supervisor = Supervisor(
         lambda ready: _serve(settings, args, bound, ready, supervisor.restarts),
         after_fault=lambda: record_fault(settings.data_dir),

@@ -10,6 +10,7 @@ import ctypes
 import gc
 import mmap
 import os
+import resource
 import signal
 import socket
 import sys
@@ -26,6 +27,7 @@ log = structlog.get_logger(__name__)
 PR_SET_PDEATHSIG = 1
 MOST_PAUSE_S = 30.0
 STEADY_S = 60.0
+MOST_FILES = 65_535
 FORWARDED = (signal.SIGTERM, signal.SIGINT)
 # A fault inside the process itself; other signals come from outside and suspect nobody.
 FAULTS = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT})
@@ -185,6 +187,17 @@ def _end_of(child: int) -> int:
 def die_with_parent() -> None:
     """Has the kernel end this process when the thread that started it ends (Linux)."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def allow_many_files() -> None:
+    """Raises this process's soft limit on open files: a connection is one, and so is a chunk.
+
+    Container runtimes give 1,024. vLLM's own server raises it likewise.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_FILES if hard == resource.RLIM_INFINITY else min(MOST_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -168,6 +168,62 @@ def test_the_child_dies_with_its_parent(tmp_path: Path) -> None:
         time.sleep(0.01)
 
 
+SERVES = """
+import asyncio, resource, sys
+from weir_agent.assembly import build_server
+from weir_agent.settings import load_settings
+from weir_agent.supervisor import allow_many_files, bind
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, 4096))
+allow_many_files()
+answers = asyncio.Event()
+
+async def app(scope, receive, send):
+    if scope["type"] == "lifespan":
+        while True:
+            kind = (await receive())["type"]
+            await send({"type": f"{kind}.complete"})
+    await answers.wait()
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"answer"})
+
+async def ask(port):
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET / HTTP/1.1\\r\\nhost: here\\r\\n\\r\\n")
+    try:
+        return (await reader.readline()).split()[1]
+    finally:
+        writer.close()
+
+async def main():
+    bound = bind("127.0.0.1", 0)
+    server = build_server(app, load_settings())
+    serving = asyncio.create_task(server.serve(sockets=[bound]))
+    while not server.started:
+        await asyncio.sleep(0.01)
+    asks = [asyncio.create_task(ask(bound.getsockname()[1])) for _ in range(300)]
+    await asyncio.sleep(1)
+    answers.set()
+    print((await asyncio.gather(*asks)).count(b"200"))
+    server.should_exit = True
+    await serving
+
+asyncio.run(main())
+"""
+
+
+def test_more_clients_than_a_container_may_have_files_are_answered() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SERVES],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.stdout.split() == ["300"]
+
+
 def _children(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
