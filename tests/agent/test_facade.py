@@ -69,6 +69,16 @@ async def test_online_requests_are_online_whatever_they_claim(claim: dict[str, A
     assert extra_args.get("other") == (claim or {}).get("other")
 
 
+async def test_what_every_prompt_of_a_line_hit_is_counted() -> None:
+    client, submission = RecordingClient(), Submission(line=line())
+    token = CURRENT.set(submission)
+    for prompt in ("a", "b", "c"):
+        async for _ in OfflineView(client).generate(prompt, params(), f"r-{prompt}"):
+            pass
+    CURRENT.reset(token)
+    assert submission.cached_tokens == 3 * 32
+
+
 async def test_offline_requests_carry_what_the_agent_knows_of_their_line() -> None:
     client, submission = RecordingClient(), Submission(line=line(solo=True))
     token = CURRENT.set(submission)

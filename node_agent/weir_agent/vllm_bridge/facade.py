@@ -112,10 +112,13 @@ class OfflineView(_View):
         generation = self._enter(
             prompt, sampling_params, request_id, offline_tag(submission.line), **options
         )
+        cached = 0  # of this prompt: a line may have several
         async with aclosing(generation):
             async for output in generation:
-                cached = getattr(output, "num_cached_tokens", None) or 0
-                submission.cached_tokens = max(submission.cached_tokens, cached)
+                found = getattr(output, "num_cached_tokens", None) or 0
+                if found > cached:
+                    submission.cached_tokens += found - cached
+                    cached = found
                 yield output
 
 
