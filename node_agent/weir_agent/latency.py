@@ -13,7 +13,9 @@ import numpy as np
 
 from weir_agent.asgi_call import AsgiApp, Message, Receive, Scope, Send
 
-GENERATING_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses"})
+GENERATING_PATHS = frozenset(
+    {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
+)
 WINDOW_S = 60.0
 Clock = Callable[[], float]
 
@@ -111,6 +113,9 @@ class _Stream:
 
 
 def _carries_tokens(body: bytes) -> bool:
+    if body.startswith(b"event: "):  # /v1/responses and /v1/messages name their events
+        kind = body.split(b"\n", 1)[0]
+        return kind.endswith(b"delta") and kind != b"event: message_delta"
     if not body.startswith(b"data: ") or body.startswith(b"data: [DONE]"):
         return False
     return b'"choices":[]' not in body

@@ -51,6 +51,36 @@ async def measure(
     return seen
 
 
+RESPONSE_EVENTS = [
+    (0.1, b'event: response.created\ndata: {"type":"response.created"}\n\n'),
+    (0.5, b'event: response.output_text.delta\ndata: {"delta":"a"}\n\n'),
+    (0.7, b'event: response.output_text.delta\ndata: {"delta":"b"}\n\n'),
+    (1.0, b'event: response.output_text.delta\ndata: {"delta":"c"}\n\n'),
+    (1.1, b'event: response.completed\ndata: {"type":"response.completed"}\n\n'),
+]
+MESSAGE_EVENTS = [
+    (0.1, b'event: message_start\ndata: {"type":"message_start"}\n\n'),
+    (0.5, b'event: content_block_start\ndata: {"index":0}\n\n'),
+    (0.5, b'event: content_block_delta\ndata: {"delta":{"text":"a"}}\n\n'),
+    (0.7, b'event: content_block_delta\ndata: {"delta":{"text":"b"}}\n\n'),
+    (1.0, b'event: content_block_delta\ndata: {"delta":{"text":"c"}}\n\n'),
+    (1.1, b'event: message_delta\ndata: {"usage":{"output_tokens":3}}\n\n'),
+    (1.1, b'event: message_stop\ndata: {"type":"message_stop"}\n\n'),
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "events"), [("/v1/responses", RESPONSE_EVENTS), ("/v1/messages", MESSAGE_EVENTS)]
+)
+async def test_streams_of_named_events_are_measured_too(
+    path: str, events: list[tuple[float, bytes]]
+) -> None:
+    seen = await measure(events, path=path)
+    assert seen["ttft"] == [0.5]
+    assert seen["tbt"] == pytest.approx([0.2, 0.3])
+    assert seen["tpot"] == pytest.approx([0.25])
+
+
 async def test_a_chat_stream_counts_tokens_not_events() -> None:
     seen = await measure(CHAT_EVENTS)
     assert seen["ttft"] == [0.5]
