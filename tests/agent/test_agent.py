@@ -120,6 +120,16 @@ async def test_the_window_is_four_times_the_slots(
     assert engine.most_resident == 16
 
 
+async def test_lines_that_waited_for_their_turn_are_due_when_their_batch_is(
+    start_agent: StartAgent, control_plane: FakeControlPlane
+) -> None:
+    control_plane.add_chunk(completion_lines(40))
+    engine = FakeEngine(delay_s=0.05)
+    async with start_agent(engine) as running:
+        await running.until(lambda: control_plane.done)
+    assert len({line.deadline_s for line in engine.executed}) == 1
+
+
 async def test_solo_lines_run_one_at_a_time_with_no_other_offline_line(
     start_agent: StartAgent, control_plane: FakeControlPlane
 ) -> None:

@@ -122,7 +122,7 @@ class Feeder:
         if chunk is None or chunk.closing is not None or chunk.lease != pooled.lease:
             return
         line = pooled.line.line
-        accepted = self._parts.lines.accept(pooled)
+        accepted = self._parts.lines.accept(pooled, deadline_s=chunk.deadline_s)
         if isinstance(accepted, bytes):
             self._work.store(chunk, line, accepted, "refused")
         else:

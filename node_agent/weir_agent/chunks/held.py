@@ -11,9 +11,11 @@ from weir_agent.chunks.spool import ChunkFile
 class HeldChunk:
     """The agent's state of a chunk."""
 
-    def __init__(self, lease: wire.Lease, file: ChunkFile) -> None:
+    def __init__(self, lease: wire.Lease, file: ChunkFile, *, taken_s: float) -> None:
+        """``taken_s``: when the lease came, on the machine's monotonic clock."""
         self.lease = lease
         self.file = file
+        self.deadline_s = None if lease.deadline_s is None else taken_s + lease.deadline_s
         self.running: dict[int, asyncio.Task[None]] = {}
         self.closing: asyncio.Task[None] | None = None
         self.failed_fetches = 0  # since the last page

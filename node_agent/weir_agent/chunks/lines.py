@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import time
 import uuid
 from collections.abc import Mapping
 from random import Random
@@ -72,8 +71,11 @@ class LineRunner:
         self._random = random
         self._lengths = OutputLengths()
 
-    def accept(self, pooled: PooledLine) -> OfflineLine | bytes:
-        """The line as the engine takes it, or the record of its refusal."""
+    def accept(self, pooled: PooledLine, *, deadline_s: float | None) -> OfflineLine | bytes:
+        """The line as the engine takes it, or the record of its refusal.
+
+        ``deadline_s`` is its batch's, on the machine's monotonic clock.
+        """
         lease, line = pooled.lease, pooled.line
         request_id = f"batch_req_{uuid.uuid4().hex}"
         try:
@@ -98,7 +100,7 @@ class LineRunner:
             body=body,
             tenant=lease.tenant,
             group=lease.prefix_group,
-            deadline_s=None if lease.deadline_s is None else time.monotonic() + lease.deadline_s,
+            deadline_s=deadline_s,
             expected_output_tokens=self._lengths.expected(
                 lease.batch_id, bodies.output_tokens(body)
             ),

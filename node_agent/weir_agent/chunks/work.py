@@ -140,7 +140,7 @@ class ChunkWork:
                 self.disk_is_full(error)
             self._hand_back(lease)
             return
-        self.chunks[lease.chunk_id] = HeldChunk(lease, file)
+        self.chunks[lease.chunk_id] = HeldChunk(lease, file, taken_s=self._clock())
         log.info(
             "chunk.taken",
             chunk_id=lease.chunk_id,
