@@ -155,8 +155,7 @@ async def test_rule_2_the_sweeper_takes_only_what_no_commit_can(
     }
     await settle(database, process.work(held=[kept], returned=[lost]))
     assert await sweep_uploads(database, storage) == 0  # too young
-    async with database.transaction() as session:
-        await session.execute(update(Upload).values(created_at=db_now() - 7200))
+    await age_uploads(database)
     assert await sweep_uploads(database, storage) == 1
     async with database.read() as session:
         left = (await session.execute(select(Upload.id))).scalars().all()
@@ -165,6 +164,37 @@ async def test_rule_2_the_sweeper_takes_only_what_no_commit_can(
     done = await commit_lines(database, kept, numbers[kept.chunk_id], [1, 2, 3, 4], final=True)
     assert done.state == "accepted"
     assert await sweep_uploads(database, storage) == 0  # committed ones stay
+
+
+async def test_results_that_cannot_be_removed_keep_no_others(
+    database: Database, storage: Storage, tmp_path: Path
+) -> None:
+    """They are tried again, behind the others: more of them than one round bears, too."""
+    batch_id = await put_batch(database, lines=20)
+    process = Process(agent_id="pod")
+    leases = await lease_all(database, batch_id, process)
+    for number, grant in enumerate(leases):
+        await upload(database, storage, grant, [4 * number + at for at in (1, 2, 3, 4)])
+    await settle(database, process.work(returned=leases))
+    await age_uploads(database)
+    async with database.read() as session:
+        rows = await session.execute(select(Upload.storage_key).order_by(Upload.id))
+        *blocked, removable = rows.scalars()
+    for key in blocked:
+        (tmp_path / "files" / key).unlink()
+        (tmp_path / "files" / key).mkdir()
+    swept = [await sweep_uploads(database, storage) for _ in range(3)]
+    assert sum(swept) == 1
+    assert not (tmp_path / "files" / removable).exists()
+    for key in blocked:
+        (tmp_path / "files" / key).rmdir()
+    swept = [await sweep_uploads(database, storage) for _ in range(2)]
+    assert sum(swept) == len(blocked)
+
+
+async def age_uploads(database: Database) -> None:
+    async with database.transaction() as session:
+        await session.execute(update(Upload).values(created_at=db_now() - 7200))
 
 
 async def test_rule_2_a_marked_upload_cannot_be_committed(

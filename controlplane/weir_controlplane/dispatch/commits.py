@@ -192,7 +192,7 @@ def _states(marked: Marked) -> dict[int, str]:
 
 
 async def sweepable(session: AsyncSession, *, stale_after_s: float, limit: int) -> Sequence[Any]:
-    """Marks uploads that no commit can take any more, and returns those marked (id, key).
+    """Marks uploads that no commit can take any more; those marked (id, key), longest ago first.
 
     Not committed, and either of a lease that is over or never finished; ``stale_after_s`` old, so
     that no body is still on its way.
@@ -219,6 +219,9 @@ async def sweepable(session: AsyncSession, *, stale_after_s: float, limit: int) 
         .execution_options(synchronize_session=False)
     )
     marked = await session.execute(
-        select(Upload.id, Upload.storage_key).where(Upload.marked_at.is_not(None)).limit(limit)
+        select(Upload.id, Upload.storage_key)
+        .where(Upload.marked_at.is_not(None))
+        .order_by(Upload.marked_at, Upload.id)
+        .limit(limit)
     )
     return marked.all()

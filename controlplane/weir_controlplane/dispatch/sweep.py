@@ -6,27 +6,44 @@ the row.
 
 from __future__ import annotations
 
+import structlog
+from sqlalchemy import delete, update
+
 from weir_controlplane.dispatch import metrics
 from weir_controlplane.dispatch.commits import sweepable
+from weir_controlplane.errors import WeirError
 from weir_controlplane.files.storage import Storage
+from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import Database
 from weir_controlplane.store.models import Upload
 
 STALE_AFTER_S = 3600.0  # no body is on its way for so long
 _LIMIT = 200
+_FAILURES = 3  # of one round: a store that is away need not be asked for each object
+_log = structlog.get_logger(__name__)
 
 
 async def sweep_uploads(
     database: Database, storage: Storage, *, stale_after_s: float = STALE_AFTER_S
 ) -> int:
-    """Removes abandoned uploads; their number. What is left after an error goes the next time."""
+    """Removes abandoned uploads; their number. What cannot be removed goes behind the others."""
     async with database.transaction() as session:
         marked = await sweepable(session, stale_after_s=stale_after_s, limit=_LIMIT)
+    swept = failed = 0
     for upload_id, key in marked:
-        await storage.delete(key)
+        row = Upload.id == upload_id
+        try:
+            await storage.delete(key)
+        except WeirError as error:
+            _log.warning("upload_sweep_postponed", upload_id=upload_id, error=error.code)
+            async with database.transaction() as session:
+                await session.execute(update(Upload).where(row).values(marked_at=db_now()))
+            failed += 1
+            if failed >= _FAILURES:
+                break
+            continue
         async with database.transaction() as session:
-            row = await session.get(Upload, upload_id)
-            if row is not None:
-                await session.delete(row)
-    metrics.SWEPT_UPLOADS.inc(len(marked))
-    return len(marked)
+            await session.execute(delete(Upload).where(row))
+        swept += 1
+    metrics.SWEPT_UPLOADS.inc(swept)
+    return swept
