@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from weir_controlplane.errors import WeirError
 from weir_controlplane.eta.outlook import Outlook
+from weir_controlplane.files.room import UploadRoom
 from weir_controlplane.files.storage import Storage
 from weir_controlplane.health import router as health_router
 from weir_controlplane.http import install_errors
@@ -45,7 +46,7 @@ def make_services(settings: Settings, *, nudge: Nudge | None = None) -> Services
         nudge=nudge or LocalNudge(),
         keys=Authenticator(),
         metrics=CollectorRegistry(),
-        upload_room=asyncio.Semaphore(settings.max_concurrent_uploads),
+        upload_room=UploadRoom(settings.max_concurrent_uploads),
         replica=f"{socket.gethostname()}/{new_nonce()}",
         links=LinkSigner(life_s=settings.link_life_s, base_url=settings.public_url or ""),
         outlook=Outlook(),

@@ -15,6 +15,7 @@ from fastapi import APIRouter, Depends, Request
 from prometheus_client import CollectorRegistry
 
 from weir_controlplane.eta.outlook import Outlook
+from weir_controlplane.files.room import UploadRoom
 from weir_controlplane.files.storage import Storage
 from weir_controlplane.keys.authenticator import Authenticator
 from weir_controlplane.keys.service_accounts import PodDirectory, ServiceAccounts
@@ -70,7 +71,7 @@ class Services:
     nudge: Nudge
     keys: Authenticator
     metrics: CollectorRegistry
-    upload_room: asyncio.Semaphore
+    upload_room: UploadRoom
     replica: str
     links: LinkSigner
     outlook: Outlook

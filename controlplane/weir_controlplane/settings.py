@@ -252,7 +252,8 @@ class Settings(BaseSettings):
         default=32,
         ge=1,
         le=1 << 20,
-        description="File uploads at once; above it the answer is 503.",
+        description="File uploads at once, of one tenant about half as many; above it the answer "
+        "is 503.",
     )
     shutdown_grace_s: float = Field(
         default=20.0, ge=0, le=3600, description="How long running requests may take after SIGTERM."

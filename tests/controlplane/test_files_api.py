@@ -7,7 +7,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import openai
@@ -336,29 +336,57 @@ async def test_unknown_paths_and_methods_answer_in_the_envelope(raw: httpx.Async
         assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
 
 
+class SlowUpload:
+    """An upload that begins and then waits to be told to go on."""
+
+    HEADERS: ClassVar = {"Content-Type": "multipart/form-data; boundary=b"}
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._go_on = asyncio.Event()
+        self._answer = asyncio.create_task(
+            client.post("/v1/files", content=self._body(), headers=self.HEADERS)
+        )
+
+    async def _body(self) -> AsyncIterator[bytes]:
+        yield b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+        await self._go_on.wait()
+        yield b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nx'
+        yield b"\r\n--b--\r\n"
+
+    async def end(self) -> int:
+        self._go_on.set()
+        return (await self._answer).status_code
+
+
 async def test_uploads_above_the_bound_are_told_to_come_back(tmp_path: Path) -> None:
     """§8.11: 503 with Retry-After of at most 60 s."""
     async with running(make_settings(tmp_path, max_concurrent_uploads=1)) as plane:
         key = await plane.tenant_key("acme")
-        begun, go_on = asyncio.Event(), asyncio.Event()
-
-        async def slow() -> AsyncIterator[bytes]:
-            yield b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
-            begun.set()
-            await go_on.wait()
-            yield b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nx'
-            yield b"\r\n--b--\r\n"
-
-        headers = {"Content-Type": "multipart/form-data; boundary=b"}
         async with plane.client(key) as one, plane.client(key) as other:
-            first = asyncio.create_task(one.post("/v1/files", content=slow(), headers=headers))
-            await begun.wait()
-            await eventually(plane.services.upload_room.locked)
+            first = SlowUpload(one)
+            await eventually(lambda: plane.services.upload_room.free == 0)
             refused = await other.post("/v1/files", data={}, files={"file": ("a", b"x")})
             assert refused.status_code == 503
             assert 0 < int(refused.headers["Retry-After"]) <= 60
-            go_on.set()
-            assert (await first).status_code == 200
+            assert await first.end() == 200
+
+
+async def test_a_tenant_of_slow_uploads_leaves_places_to_others(tmp_path: Path) -> None:
+    """However many it begins, another tenant's upload is taken at once."""
+    async with running(make_settings(tmp_path, max_concurrent_uploads=6)) as plane:
+        slow, other = [await plane.tenant_key(name) for name in ("slow", "other")]
+        async with plane.client(slow) as one, plane.client(other) as two:
+            room = plane.services.upload_room
+            begun = []
+            for free in (5, 4, 3):
+                begun.append(SlowUpload(one))
+                await eventually(lambda free=free: room.free == free)  # type: ignore[misc]
+            refused = await one.post("/v1/files", files={"file": ("a", b"x")})
+            assert (refused.status_code, refused.headers["Retry-After"]) == (503, "10")
+            taken = await two.post("/v1/files", data={"purpose": "batch"}, files={"file": b"x"})
+            assert taken.status_code == 200
+            assert [await upload.end() for upload in begun] == [200] * 3
+            assert room.free == 6
 
 
 @pytest.mark.parametrize(

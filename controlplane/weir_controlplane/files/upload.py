@@ -10,11 +10,7 @@ import structlog
 from sqlalchemy import update
 from starlette.requests import ClientDisconnect
 
-from weir_controlplane.errors import (
-    InvalidRequestError,
-    OverloadedError,
-    PayloadTooLargeError,
-)
+from weir_controlplane.errors import InvalidRequestError, PayloadTooLargeError
 from weir_controlplane.files.multipart import Event, Field, FileBegin, FileData, form_events
 from weir_controlplane.files.schemas import check_expiry_s, check_purpose, clean_filename
 from weir_controlplane.files.service import forget_unfinished
@@ -50,16 +46,13 @@ class Uploads:
         Raises:
             InvalidRequestError: the form is wrong.
             PayloadTooLargeError: the file is over the bound.
-            OverloadedError: too many uploads at once.
+            OverloadedError: too many uploads at once, or of this tenant.
             StorageFullError: the file store has no room.
         """
         bound = self._services.settings.max_file_bytes
         if length is not None and length.isdecimal() and int(length) > bound + FORM_BYTES:
             raise PayloadTooLargeError(_too_large(bound), param="file")
-        room = self._services.upload_room
-        if room.locked():
-            raise OverloadedError("too many uploads at once", retry_after_s=10)
-        async with room:
+        with self._services.upload_room.place(tenant_id):
             file = await self._begin(tenant_id)
             try:
                 return await self._receive(file, form_events(content_type, body))

@@ -1,0 +1,46 @@
+"""Places for uploads that run at once, shared by the tenants of one replica."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+
+from weir_controlplane.errors import OverloadedError
+
+RETRY_AFTER_S = 10
+
+
+class UploadRoom:
+    """A bounded number of places, of which each tenant leaves some to the others.
+
+    A tenant takes a place only while it has fewer than are free: alone it gets half of them, and
+    however slow its uploads are, whoever comes next finds one.
+
+    Source: dynamic thresholds for shared memory of switches (Choudhury and Hahne, 1998), alpha 1.
+    """
+
+    def __init__(self, places: int) -> None:
+        self._places = places
+        self._taken: Counter[str] = Counter()
+
+    @property
+    def free(self) -> int:
+        """Places that nobody has."""
+        return self._places - self._taken.total()
+
+    @contextlib.contextmanager
+    def place(self, tenant_id: str) -> Iterator[None]:
+        """A place for one upload, until the block ends.
+
+        Raises:
+            OverloadedError: the tenant gets no more for now.
+        """
+        if not self.free > self._taken[tenant_id]:
+            raise OverloadedError("too many uploads at once", retry_after_s=RETRY_AFTER_S)
+        self._taken[tenant_id] += 1
+        try:
+            yield
+        finally:
+            self._taken[tenant_id] -= 1
+            self._taken += Counter()  # without those that have none
