@@ -53,6 +53,12 @@ def test_a_fresh_pod_gets_a_conservative_share() -> None:
     assert busy.offline_kv_blocks == 100
 
 
+def test_a_fresh_pod_gets_no_more_than_the_largest_share() -> None:
+    limits = PolicyLimits(max_offline_fraction=0.1, fresh_fraction=0.3)
+    assert decide(pod(), None, limits).offline_kv_blocks == 100
+    assert decide(pod(), expects(0), limits).offline_kv_blocks == 100
+
+
 def test_without_blocks_there_are_no_slots() -> None:
     policy = decide(pod(online=1000), expects(1000), PolicyLimits())
     assert (policy.offline_kv_blocks, policy.offline_seq_slots) == (0, 0)

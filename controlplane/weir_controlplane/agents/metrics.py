@@ -36,7 +36,10 @@ THRESHOLD = Gauge(
     "weir_pod_offline_kv_threshold_blocks", "Offline KV threshold.", ["service", "agent"]
 )
 FORECAST = Gauge(
-    "weir_pod_forecast_online_kv_blocks", "Online KV demand forecast.", ["service", "agent"]
+    "weir_pod_forecast_online_kv_blocks",
+    "KV blocks kept free for online requests: the forecast of what they hold, or what they hold if "
+    "that is more, and what they are likely to find again.",
+    ["service", "agent"],
 )
 _SCORES = (COVERAGE, WASTE)
 _GAUGES = (ONLINE_KV, ONLINE_REUSE, OFFLINE_KV, TOTAL_KV, THRESHOLD, FORECAST, *_SCORES)

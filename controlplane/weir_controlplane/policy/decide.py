@@ -13,8 +13,8 @@ POLICY_LEASE_S = 90.0
 class PolicyLimits:
     """What the operator allows. Shares of a pod's KV blocks, in [0, 1].
 
-    ``fresh_fraction`` binds while a pod has too little past to forecast from. Free blocks are kept
-    for what online requests find again up to ``max_reuse_fraction``: batch work goes on.
+    ``fresh_fraction`` binds too while a pod has too little past to forecast from. Free blocks are
+    kept for what online requests find again up to ``max_reuse_fraction``: batch work goes on.
     ``step_budget_s`` None: the engine decides from its SLOs.
     """
 
@@ -64,7 +64,9 @@ def decide(pod: PodKv, forecast: Forecast | None, limits: PolicyLimits) -> Polic
     Source: Echo §5.3 for the reserve; the fresh pod's share and the blocks found again are Weir's.
     """
     total = max(pod.total_blocks, 0)
-    share = limits.max_offline_fraction if forecast is not None else limits.fresh_fraction
+    share = limits.max_offline_fraction
+    if forecast is None:
+        share = min(share, limits.fresh_fraction)
     expected = forecast.online_kv_blocks if forecast is not None else 0
     reused = min(pod.online_reuse_blocks, int(limits.max_reuse_fraction * total))
     online = min(max(expected, pod.online_kv_blocks, 0) + max(reused, 0), total)
