@@ -13,7 +13,7 @@ from sqlalchemy import func, select, update
 from tests.controlplane.agent_sim import telemetry
 from tests.controlplane.bench import Process, chunks_of, put_batch
 from tests.controlplane.jobs import Lab, lab
-from tests.controlplane.support import make_settings, running
+from tests.controlplane.support import eventually, make_settings, running
 from weir_controlplane.agents import metrics
 from weir_controlplane.agents import service as agents_service
 from weir_controlplane.agents.history import DemandLog
@@ -22,14 +22,23 @@ from weir_controlplane.agents.pace import Pace
 from weir_controlplane.agents.pods import PodPolicies
 from weir_controlplane.agents.registry import AgentEntry, Registry
 from weir_controlplane.agents.schemas import Telemetry
+from weir_controlplane.dispatch.errors import StaleIncarnationError
+from weir_controlplane.dispatch.incarnations import forget_agents
 from weir_controlplane.dispatch.settle import settle
+from weir_controlplane.dispatch.work import ReportedDeath
 from weir_controlplane.forecast.demand import BUCKET_S
 from weir_controlplane.forecast.methods import default_methods
 from weir_controlplane.forecast.series import DAYS_S, RECENT_S
 from weir_controlplane.policy.decide import Policy, PolicyLimits
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import Database
-from weir_controlplane.store.fleet_models import Agent, KvDemand, ServedModel
+from weir_controlplane.store.fleet_models import (
+    Agent,
+    Death,
+    Incarnation,
+    KvDemand,
+    ServedModel,
+)
 from weir_controlplane.store.models import Chunk
 
 
@@ -404,6 +413,61 @@ async def test_what_agents_say_reaches_the_other_replicas(database: Database) ->
         await session.execute(update(Agent).values(last_sync_at=db_now() - 3600))
     await there.read(database, 5000.0)
     assert there.agents == {}  # long gone
+
+
+async def test_chunks_held_by_agents_of_other_replicas_are_counted(
+    desk: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weir_controlplane.agents.runtime.PRESENCE_EVERY_S", 0.05)
+    database = desk.plane.services.database
+    batch_id = await desk.submit(64)
+    elsewhere = Process(agent_id="elsewhere")
+    elsewhere.incarnation = (await settle(database, elsewhere.work())).incarnation
+    chunks = [chunk.id for chunk in await chunks_of(database, batch_id)]
+    assert len((await settle(database, elsewhere.work(wanted=chunks))).grants) == len(chunks) > 1
+    here = desk.agent("here")
+    await here.ready()
+
+    async def held() -> dict[str, int]:
+        answer = await desk.plane.admin.get("/internal/v1/agents")
+        return {item["agent_id"]: item["held_chunks"] for item in answer.json()["data"]}
+
+    async def are_counted() -> bool:
+        return await held() == {"elsewhere": len(chunks), "here": 0}
+
+    await eventually(are_counted)
+
+
+async def test_agents_that_were_silent_for_a_week_are_forgotten(database: Database) -> None:
+    """Each pod of a deployment is an agent of its own: they would become ever more."""
+    now_s = await database.now_s()
+    died = ReportedDeath(death_id="d", kind="crash", solo=False, resident=())
+    batch_id = await put_batch(database, lines=4)
+    processes = {name: Process(agent_id=name) for name in ("gone", "holder", "here")}
+    for process in processes.values():
+        process.incarnation = (await settle(database, process.work())).incarnation
+        await settle(database, process.work(deaths=[died]))
+    async with database.transaction() as session:
+        await session.execute(update(Agent).values(pause_until=None))
+    chunks = [chunk.id for chunk in await chunks_of(database, batch_id)]
+    assert (await settle(database, processes["holder"].work(wanted=chunks))).grants
+    async with database.transaction() as session:
+        silent = update(Agent).where(Agent.agent_id != "here")
+        await session.execute(silent.values(last_sync_at=now_s - 7 * 86_400 - 60))
+        old = update(Death).where(Death.agent_id == "here")
+        await session.execute(old.values(at=now_s - 7 * 86_400 - 60))
+    assert await forget_agents(database) == 1
+    assert await forget_agents(database) == 0
+    async with database.read() as session:
+        left = {
+            model: set((await session.execute(select(model.agent_id))).scalars())
+            for model in (Agent, Incarnation, Death)
+        }
+    assert left == {Agent: {"holder", "here"}, Incarnation: {"holder", "here"}, Death: {"holder"}}
+    with pytest.raises(StaleIncarnationError):  # and starts over, when it comes back
+        await settle(database, processes["gone"].work())
+    processes["gone"].incarnation = None
+    assert (await settle(database, processes["gone"].work())).incarnation
 
 
 def test_the_protocol_page_names_every_field_of_a_sync() -> None:

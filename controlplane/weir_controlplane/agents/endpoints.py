@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fastapi import APIRouter, Request, Response
 
 from weir_controlplane.agents.bodies import read_body
@@ -19,6 +21,7 @@ from weir_controlplane.agents.schemas import (
 )
 from weir_controlplane.agents.service import AgentService
 from weir_controlplane.batches.failing import read_failing
+from weir_controlplane.dispatch.leases import held_chunks
 from weir_controlplane.errors import (
     InvalidRequestError,
     PermissionDeniedError,
@@ -61,11 +64,13 @@ def agents_router(runtime: Runtime) -> APIRouter:
     )
 
     @router.get("/agents")
-    async def agents(_caller: AdminDep) -> AgentList:
+    async def agents(_caller: AdminDep, services: ServicesDep) -> AgentList:
         """Every agent that has synced lately, with its last telemetry and policy."""
+        async with services.database.read() as session:
+            held = await held_chunks(session)
         service = runtime.agents
         live = sorted(service.registry.alive(service.clock_s()), key=lambda item: item.agent_id)
-        return AgentList(data=[_view(service, entry) for entry in live])
+        return AgentList(data=[_view(service, entry, held) for entry in live])
 
     @router.get("/queue")
     async def queue(_caller: AdminDep, services: ServicesDep) -> QueueList:
@@ -80,7 +85,7 @@ def agents_router(runtime: Runtime) -> APIRouter:
     return router
 
 
-def _view(service: AgentService, entry: AgentEntry) -> AgentView:
+def _view(service: AgentService, entry: AgentEntry, held: Mapping[str, int]) -> AgentView:
     paused_s = None if entry.paused_until is None else entry.paused_until - service.time.now_s()
     return AgentView(
         agent_id=entry.agent_id,
@@ -89,7 +94,7 @@ def _view(service: AgentService, entry: AgentEntry) -> AgentView:
         state=entry.state,
         models=[ServedModel(name=name, revision=value) for name, value in entry.models.items()],
         room=entry.room,
-        held_chunks=len(entry.holds),
+        held_chunks=held.get(entry.agent_id, 0),
         paused_s=paused_s if paused_s is not None and paused_s > 0 else None,
         last_sync_age_s=max(0.0, service.clock_s() - entry.seen_at),
         telemetry=entry.telemetry,

@@ -14,6 +14,7 @@ from weir_controlplane.agents.pods import PodPolicies
 from weir_controlplane.agents.queue import QueueGauges, fleet, reason_of
 from weir_controlplane.agents.service import CHUNKS_TOPIC, AgentService
 from weir_controlplane.dispatch.bounds import WATCH_EVERY_S
+from weir_controlplane.dispatch.incarnations import forget_agents
 from weir_controlplane.dispatch.sweep import sweep_uploads
 from weir_controlplane.dispatch.watch import close_ending, expire_leases, revoke_halted, unpin
 from weir_controlplane.eta.keeper import OutlookKeeper
@@ -144,7 +145,8 @@ class Runtime:
                 await agents.log.trim(services.database, agents.time.now_s())
 
     async def sweep_forever(self, services: Services) -> None:
-        """Removes results that nobody can commit."""
+        """Removes results that nobody can commit, and agents that are long gone."""
         while True:
             await asyncio.sleep(services.settings.sweep_s * random.uniform(0.8, 1.2))  # noqa: S311
+            await forget_agents(services.database)
             await sweep_uploads(services.database, services.storage)

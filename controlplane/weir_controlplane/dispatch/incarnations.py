@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import select, update
+from sqlalchemy import delete, exists, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from weir_controlplane.dispatch.errors import StaleIncarnationError, StaleSequenceError
 from weir_controlplane.dispatch.work import SyncWork
 from weir_controlplane.store.clock import db_now
-from weir_controlplane.store.database import clock_s
-from weir_controlplane.store.fleet_models import Agent, Incarnation
+from weir_controlplane.store.database import Database, clock_s
+from weir_controlplane.store.fleet_models import Agent, Death, Incarnation
+from weir_controlplane.store.models import Chunk
+
+REMEMBERED_S = 7 * 86_400.0  # as long as its demand: every pod of a deployment is another agent
+_FORGET_ROWS = 500
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,3 +124,24 @@ async def _set_sequence(session: AsyncSession, number: int, sequence: int) -> No
     await session.execute(
         update(Incarnation).where(Incarnation.id == number).values(sequence=sequence)
     )
+
+
+async def forget_agents(database: Database) -> int:
+    """Deletes agents that were silent for `REMEMBERED_S`, and deaths as old; how many agents.
+
+    One that comes back later is told that it is stale, and starts over.
+    """
+    since = db_now() - REMEMBERED_S
+    holds = (
+        exists()
+        .where(Incarnation.agent_id == Agent.agent_id, Chunk.leased_by == Incarnation.id)
+        .where(Chunk.state == "leased")
+    )
+    silent = select(Agent.agent_id).where(Agent.last_sync_at < since, ~holds)
+    async with database.transaction() as session:
+        found = await session.execute(silent.limit(_FORGET_ROWS).with_for_update(skip_locked=True))
+        gone = list(found.scalars())
+        await session.execute(delete(Death).where(Death.agent_id.in_(gone) | (Death.at < since)))
+        await session.execute(delete(Incarnation).where(Incarnation.agent_id.in_(gone)))
+        await session.execute(delete(Agent).where(Agent.agent_id.in_(gone)))
+    return len(gone)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from sqlalchemy import Row, Select, bindparam, or_, select, update
+from sqlalchemy import Row, Select, bindparam, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from weir_controlplane.dispatch.bounds import LEASE_S
@@ -63,6 +63,17 @@ async def held_by(session: AsyncSession, incarnation: int) -> Sequence[ChunkRow]
         await session.execute(statement.with_for_update(of=Chunk, key_share=True))
     ).all()
     return found
+
+
+async def held_chunks(session: AsyncSession) -> dict[str, int]:
+    """How many chunks each agent holds, whichever replica it syncs with; without those of none."""
+    rows = await session.execute(
+        select(Incarnation.agent_id, func.count())
+        .join(Chunk, Chunk.leased_by == Incarnation.id)
+        .where(Chunk.state == "leased")
+        .group_by(Incarnation.agent_id)
+    )
+    return {agent_id: int(count) for agent_id, count in rows}
 
 
 async def held_by_predecessors(

@@ -11,13 +11,14 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from weir_controlplane.agents.schemas import SloState
+from weir_controlplane.dispatch.leases import held_chunks
 from weir_controlplane.dispatch.watch import release_agent
 from weir_controlplane.keys.service_accounts import agent_id_of
 from weir_controlplane.llmservices.schemas import PodStatus, PutService, ServiceStatus
 from weir_controlplane.services import Services
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import clock_s
-from weir_controlplane.store.fleet_models import Agent, Incarnation, ServedModel
+from weir_controlplane.store.fleet_models import Agent, ServedModel
 from weir_controlplane.store.kubernetes_models import LlmService, ServicePod
 from weir_controlplane.store.models import Batch, Chunk
 from weir_controlplane.store.tenancy import may_serve
@@ -121,7 +122,7 @@ async def service_statuses(
         if pod.service in by_service:
             by_service[pod.service].append(pod)
     agents = await _agents(session, service_id)
-    held = await _held(session)
+    held = await held_chunks(session)
     default = services.settings.default_tenant
     found = []
     for row in rows:
@@ -140,16 +141,6 @@ async def _agents(session: AsyncSession, service_id: str | None) -> dict[str, An
     if service_id is not None:
         statement = statement.where(Agent.service == service_id)
     return {row.agent_id: row for row in await session.execute(statement)}
-
-
-async def _held(session: AsyncSession) -> dict[str, int]:
-    rows = await session.execute(
-        select(Incarnation.agent_id, func.count())
-        .join(Chunk, Chunk.leased_by == Incarnation.id)
-        .where(Chunk.state == "leased")
-        .group_by(Incarnation.agent_id)
-    )
-    return {agent_id: int(count) for agent_id, count in rows}
 
 
 async def _waiting_batches(session: AsyncSession, service_id: str, default: str | None) -> int:
