@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections.abc import Iterator
 
+import structlog
 from fastapi import FastAPI
 from prometheus_client import Counter, Gauge, Histogram
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from weir_controlplane.errors import (
@@ -24,9 +27,13 @@ from weir_controlplane.services import Services
 _STREAMED = re.compile(r"POST /v1/files/?|PUT /internal/v1/chunks/[^/]+/results/?")
 _ALWAYS = frozenset({"/healthz", "/readyz", "/metrics"})
 _CLIENT_ERROR, _HTTP_ERROR = 400, 500
+_TENANTS = "/v1/"  # they leave a quarter of the places to agents, operator and administrators
 BODY_IDLE_S = 60.0  # a client that is gone without a word must not keep its place
+SEND_IDLE_S = 60.0  # nor one that reads nothing of its answer
+_PIECE_BYTES = 64 << 10  # of an answer: who reads so much in that time is slow, and not gone
 _DRAIN_BYTES = 16 << 20
 _DRAIN_S = 5.0
+_log = structlog.get_logger(__name__)
 
 
 def install_limits(app: FastAPI, services: Services) -> None:
@@ -40,7 +47,7 @@ class _Limits:
     def __init__(self, app: ASGIApp, services: Services) -> None:
         self._app = app
         self._settings = services.settings
-        self._in_flight = 0
+        self._in_flight = self._of_tenants = 0
         registry = services.metrics
         Gauge(
             "weir_controlplane_requests_in_flight", "Requests being handled.", registry=registry
@@ -69,16 +76,23 @@ class _Limits:
             await _answer(refusal, scope, body, send)
             self._count.labels(scope["method"], "refused", str(refusal.status)).inc()
             return
+        of_tenant = scope["path"].startswith(_TENANTS)
         self._in_flight += 1
+        self._of_tenants += of_tenant
         try:
             await self._handle(scope, body, send)
         finally:
             self._in_flight -= 1
+            self._of_tenants -= of_tenant
 
     def _refusal(self, scope: Scope, body: _Body) -> WeirError | None:
         if "\x00" in scope["path"] or b"%00" in scope["query_string"]:
             return InvalidRequestError("a NUL character is in no name, id or parameter")
-        if self._in_flight >= self._settings.max_in_flight_requests:
+        places = self._settings.max_in_flight_requests
+        full = self._in_flight >= places
+        if scope["path"].startswith(_TENANTS):
+            full = full or self._of_tenants >= places - places // 4
+        if full:
             return OverloadedError("too many requests at once", retry_after_s=2)
         if body.bound_bytes is not None and body.announced_bytes > body.bound_bytes:
             return body.too_large()
@@ -94,17 +108,46 @@ class _Limits:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message = await _closing_if_unread(message, body)
-            await send(message)
+            for piece in _pieces(message):
+                await _sent(send, piece)
 
         try:
             await self._app(scope, body, watched_send)
             if body.refusal is not None:
                 status = body.refusal.status
                 await _answer(body.refusal, scope, body, send)
+        except _UnreadError:
+            _log.info("answer_not_read", path=scope["path"])  # the server hangs up
         finally:
             route = getattr(scope.get("route"), "path", "unknown")
             self._count.labels(scope["method"], route, str(status)).inc()
             self._seconds.labels(scope["method"], route).observe(time.monotonic() - started_s)
+
+
+class _UnreadError(ClientDisconnect):
+    """The client reads nothing of its answer."""
+
+
+def _pieces(message: Message) -> Iterator[Message]:
+    content = message.get("body", b"")
+    if len(content) <= _PIECE_BYTES:
+        yield message
+        return
+    for start in range(0, len(content), _PIECE_BYTES):
+        end = start + _PIECE_BYTES
+        more = end < len(content) or message.get("more_body", False)
+        yield {**message, "body": content[start:end], "more_body": more}
+
+
+async def _sent(send: Send, message: Message) -> None:
+    if not message.get("more_body", False):  # nothing that the server would wait for
+        await send(message)
+        return
+    try:
+        async with asyncio.timeout(SEND_IDLE_S):
+            await send(message)
+    except TimeoutError:
+        raise _UnreadError from None
 
 
 class _Body:

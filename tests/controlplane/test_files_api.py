@@ -15,6 +15,7 @@ import pytest
 from sqlalchemy import select, update
 from structlog.testing import capture_logs
 
+from tests.controlplane.agent_sim import SimAgent
 from tests.controlplane.support import Plane, eventually, make_settings, running
 from weir_controlplane.files.service import sweep
 from weir_controlplane.files.upload import Uploads
@@ -418,6 +419,53 @@ async def test_a_client_that_is_gone_amid_its_body_keeps_no_place(
             again = await client.post("/v1/files", data={"purpose": "batch"}, files=files)
         assert again.status_code == 200, again.text
         assert len(stored(plane)) == 1
+
+
+async def test_a_client_that_reads_nothing_of_its_answer_keeps_no_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weir_controlplane.limits.SEND_IDLE_S", 0.5)
+    content = b"x" * (32 << 20)  # more than sockets hold
+    async with running(make_settings(tmp_path, max_in_flight_requests=1)) as plane:
+        key = await plane.tenant_key("acme")
+        async with plane.client(key) as client:
+            made = await client.post(
+                "/v1/files", data={"purpose": "batch"}, files={"file": ("a", content)}
+            )
+            path = f"/v1/files/{made.json()['id']}/content"
+            async with client.stream("GET", path) as unread:
+                assert unread.status_code == 200
+                async with plane.client(key) as other:
+                    answered = lambda: _is_answered(other, "/v1/files")  # noqa: E731
+                    await eventually(answered, within_s=20)
+                    assert (await other.get(path)).content == content  # who reads gets it whole
+
+
+async def _is_answered(client: httpx.AsyncClient, path: str) -> bool:
+    return (await client.get(path)).status_code == 200
+
+
+async def test_requests_of_tenants_leave_places_to_agents(tmp_path: Path) -> None:
+    async with running(make_settings(tmp_path, max_in_flight_requests=4)) as plane:
+        tenant, agent = await plane.tenant_key("acme"), await plane.key(scope="agent")
+        async with plane.client(tenant) as one, plane.client(agent) as other:
+            begun = [SlowUpload(one) for _ in range(2)]
+            await eventually(lambda: plane.services.upload_room.free == 30)
+            go_on = asyncio.Event()
+
+            async def slow() -> AsyncIterator[bytes]:
+                yield b"{"
+                await go_on.wait()
+                yield b"}"
+
+            third = asyncio.create_task(one.post("/v1/batches", content=slow()))
+            gauge = "weir_controlplane_requests_in_flight"
+            await eventually(lambda: plane.services.metrics.get_sample_value(gauge) == 3)
+            assert (await one.get("/v1/files")).status_code == 503
+            await SimAgent(client=other, agent_id="pod-0").sync()
+            go_on.set()
+            await third
+            assert [await upload.end() for upload in begun] == [200] * 2
 
 
 async def test_requests_above_the_bound_are_told_to_come_back(tmp_path: Path) -> None:
