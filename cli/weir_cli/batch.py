@@ -154,7 +154,7 @@ def _list(batches: list[Batch]) -> None:
         created = datetime.fromtimestamp(batch.created_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
         counts = batch.counts
         numbers = (str(counts.completed), str(counts.failed), str(counts.total))
-        table.add_row(batch.id, batch.status, *numbers, created)
+        table.add_row(batch.id, batch.state, *numbers, created)
     out.print(table)
 
 

@@ -42,11 +42,17 @@ class Batch(BaseModel):
     error_file_id: str | None = None
     errors: ContentErrors | None = None
     request_counts: RequestCounts | None = None
+    waiting_reason: str | None = None
 
     @property
     def terminal(self) -> bool:
         """Whether the batch will not change any more."""
         return self.status in TERMINAL
+
+    @property
+    def state(self) -> str:
+        """The status, and why nothing of the batch can run now."""
+        return f"{self.status} ({self.waiting_reason})" if self.waiting_reason else self.status
 
     @property
     def counts(self) -> RequestCounts:

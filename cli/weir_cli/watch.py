@@ -24,7 +24,7 @@ def follow(
     clock: Callable[[], float] = time.monotonic,
 ) -> Batch:
     """The batch in its final state; shows its progress while waiting."""
-    shown: tuple[str, float] | None = None
+    shown: tuple[str, float] | None = None  # all but the counts, and when
     with lines_bar() as bar:
         task = bar.add_task(batch.id, total=None, detail=batch.status)
         while True:
@@ -33,11 +33,11 @@ def follow(
                 task,
                 completed=counts.completed + counts.failed,
                 total=counts.total or None,
-                detail=batch.status,
+                detail=batch.state,
             )
             if not err.is_terminal and _is_news(batch, shown, clock()):
                 err.print(summary(batch), markup=False)
-                shown = (batch.status, clock())
+                shown = (batch.state, clock())
             if batch.terminal:
                 return batch
             sleep(POLL_S)
@@ -69,12 +69,12 @@ def _again(
 def _is_news(batch: Batch, shown: tuple[str, float] | None, now_s: float) -> bool:
     if shown is None:
         return True
-    status, shown_at_s = shown
-    return batch.status != status or now_s - shown_at_s >= PLAIN_LINE_EVERY_S
+    state, shown_at_s = shown
+    return batch.state != state or now_s - shown_at_s >= PLAIN_LINE_EVERY_S
 
 
 def summary(batch: Batch) -> str:
     """One line about a batch."""
     counts = batch.counts
     failed = f", {counts.failed} with errors" if counts.failed else ""
-    return f"{batch.id}: {batch.status}, {counts.completed} of {counts.total} lines done{failed}"
+    return f"{batch.id}: {batch.state}, {counts.completed} of {counts.total} lines done{failed}"

@@ -181,6 +181,13 @@ def test_status_without_an_id_lists(server: Server, capsys: pytest.CaptureFixtur
     ]
 
 
+def test_status_says_why_a_batch_waits(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    server.on("GET /v1/batches/batch_1", ok(batch(waiting_reason="NoMatchingModel")))
+    assert main(["batch", "status", "batch_1"]) == 0
+    told = "batch_1: in_progress (NoMatchingModel), 2 of 3 lines done, 1 with errors"
+    assert capsys.readouterr().out.splitlines() == [told]
+
+
 def test_cancel_asks_by_post(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     server.on("POST /v1/batches/batch_1/cancel", ok(batch("cancelling")))
     assert main(["batch", "cancel", "batch_1"]) == 0

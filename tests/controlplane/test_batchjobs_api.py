@@ -156,6 +156,8 @@ async def test_suspending_a_live_batch_stops_dispatch_and_keeps_what_is_done(
         view = await op.get()
         assert view["request_counts"]["completed"] == 2
         assert view["eta_at"] is None
+        told = await op.lab.openai.batches.retrieve(view["batch_id"])
+        assert told.model_extra == {"waiting_reason": "Suspended"}
 
         assert (await op.put(lines=20, suspended=False))["suspended"] is False
         done = await works(op, "uid-1", agent_id="pod-1")

@@ -340,10 +340,17 @@ async def test_rule_12_without_a_matching_model_a_batch_stays_queued_and_says_wh
     async def says(reason: str | None) -> bool:
         return await queued() == [(batch_id, reason)]
 
+    async def tells_its_owner(reason: str | None) -> bool:
+        told = await desk.openai.batches.retrieve(batch_id)
+        (listed,) = (await desk.openai.batches.list()).data
+        return told.model_extra == listed.model_extra == {"waiting_reason": reason}
+
     await eventually(lambda: says("NoMatchingModel"))
+    await eventually(lambda: tells_its_owner("NoMatchingModel"))
     tiny = desk.agent("pod-1")
     await tiny.ready()
     await eventually(lambda: says(None))
+    await eventually(lambda: tells_its_owner(None))
     await desk.assert_whole(await desk.works_until(tiny, batch_id, "completed"), 8)
 
 

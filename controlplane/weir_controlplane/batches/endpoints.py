@@ -12,15 +12,16 @@ from weir_controlplane.batches.creation import CreateCall, create_batch
 from weir_controlplane.batches.leases import cancel_batch
 from weir_controlplane.batches.progress import progress_of
 from weir_controlplane.batches.schemas import NewBatch, batch_view
-from weir_controlplane.batches.states import IllegalTransitionError
+from weir_controlplane.batches.states import IllegalTransitionError, Status
 from weir_controlplane.errors import InvalidRequestError
 from weir_controlplane.keys.auth import TenantDep
-from weir_controlplane.services import ServicesDep
+from weir_controlplane.services import Services, ServicesDep
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import clock_s
 from weir_controlplane.store.models import Batch
 from weir_controlplane.store.tenancy import PageRequest, TenantScope, page_view
 
+SUSPENDED = "Suspended"  # beside the reasons of `dispatch.reasons`: its BatchJob says so
 router = APIRouter(prefix="/v1/batches")
 
 
@@ -42,7 +43,7 @@ async def create(
     )
     batch = await create_batch(services, call)
     async with services.database.read() as session:
-        return await _view(session, batch)
+        return await _view(services, session, batch)
 
 
 @router.get("")
@@ -58,7 +59,8 @@ async def list_batches(
             Batch, PageRequest(after=after, limit=limit)
         )
         progress = await progress_of(session, page.rows)
-    return page_view(page, [batch_view(row, progress[row.id]) for row in page.rows])
+    views = [batch_view(row, progress[row.id], _waiting_reason(services, row)) for row in page.rows]
+    return page_view(page, views)
 
 
 @router.get("/{batch_id}")
@@ -66,7 +68,7 @@ async def retrieve(batch_id: str, tenant_id: TenantDep, services: ServicesDep) -
     """One batch, with its progress."""
     async with services.database.read() as session:
         batch = await TenantScope(session, tenant_id).get(Batch, batch_id)
-        view = await _view(session, batch)
+        view = await _view(services, session, batch)
     if batch.seen_at is None:  # from now on a create like this one's is a new batch (§8.7)
         async with services.database.transaction() as session:
             await session.execute(
@@ -95,10 +97,20 @@ async def cancel(batch_id: str, tenant_id: TenantDep, services: ServicesDep) -> 
                 code="invalid_batch_state",
             ) from None
         await session.flush()
-        view = await _view(session, batch)
+        view = await _view(services, session, batch)
     await services.nudge.send("batches")
     return view
 
 
-async def _view(session: AsyncSession, batch: Batch) -> dict[str, Any]:
-    return batch_view(batch, (await progress_of(session, [batch]))[batch.id])
+async def _view(services: Services, session: AsyncSession, batch: Batch) -> dict[str, Any]:
+    progress = await progress_of(session, [batch])
+    return batch_view(batch, progress[batch.id], _waiting_reason(services, batch))
+
+
+def _waiting_reason(services: Services, batch: Batch) -> str | None:
+    if batch.status != Status.IN_PROGRESS or batch.closing_as is not None:
+        return None
+    if batch.suspended_at is not None:
+        return SUSPENDED
+    outlook = services.outlook.of(batch.id)
+    return None if outlook is None else outlook.waiting_reason

@@ -112,8 +112,8 @@ def _window(length_s: int) -> str:
     return f"{length_s // _UNITS_S[unit]}{unit}"
 
 
-def batch_view(batch: Batch, progress: Progress) -> dict[str, Any]:
-    """A Batch object."""
+def batch_view(batch: Batch, progress: Progress, waiting_reason: str | None) -> dict[str, Any]:
+    """A Batch object; ``waiting_reason``, which OpenAI's has not: why nothing of it can run."""
     view: dict[str, Any] = {
         "id": batch.id,
         "object": "batch",
@@ -133,6 +133,7 @@ def batch_view(batch: Batch, progress: Progress) -> dict[str, Any]:
         },
         "metadata": batch.labels,
         "usage": _usage_view(batch),
+        "waiting_reason": waiting_reason,
     }
     for name in _TIMES:
         value = getattr(batch, name)
