@@ -46,7 +46,7 @@ def slow_source(reads: list[str]) -> FastAPI:
 async def test_an_input_that_takes_longer_than_a_lease_is_read_once(
     tmp_path: Path, database_url: str
 ) -> None:
-    """§8.2: the control plane has two workers; the second leaves the job to the first."""
+    """§8.2: the control plane has several workers; the others leave the job to the first."""
     reads: list[str] = []
     given = {"work_lease_s": 1, "uri_private_hosts": ("127.0.0.1",)}
     async with serve(slow_source(reads)) as url, operator(tmp_path, database_url, **given) as op:
@@ -57,6 +57,40 @@ async def test_an_input_that_takes_longer_than_a_lease_is_read_once(
         assert done["request_counts"] == {"total": PARTS, "completed": PARTS, "failed": 0}
         assert reads == ["in.jsonl"]
         assert [item.id for item in (await op.lab.openai.batches.list()).data] == [done["batch_id"]]
+
+
+async def test_a_tenants_slow_inputs_do_not_hold_up_other_tenants(tmp_path: Path) -> None:
+    """Servers may take as long as they like for each part of an input."""
+    go_on = asyncio.Event()
+    app = FastAPI()
+
+    @app.get("/{name}")
+    async def read(name: str) -> StreamingResponse:
+        async def parts() -> AsyncIterator[bytes]:
+            if name.startswith("slow"):
+                await go_on.wait()
+            yield input_lines(2)
+
+        return StreamingResponse(parts(), media_type="application/octet-stream")
+
+    hosts = ("127.0.0.1",)
+    async with serve(app) as url, operator(tmp_path, uri_private_hosts=hosts) as op:
+        await op.lab.plane.tenant_key("other")
+        bound = await op.http.put("/admin/v1/namespaces/team-b", json={"batchjobs": "other"})
+        assert bound.status_code == 200
+        for tenant in ("acme", "other"):
+            prefix = {"tenant": tenant, "prefix": url, "writable": False}
+            assert (await op.http.post("/admin/v1/uri-prefixes", json=prefix)).status_code == 201
+        slow = [f"uid-{number}" for number in range(6)]
+        for uid in slow:
+            await op.put(uid, input={"uri": f"{url}/slow-{uid}"})
+        await asyncio.sleep(0.5)  # the workers take them
+        await op.put("uid-other", namespace="team-b", input={"uri": f"{url}/fast"})
+        await op.until("in_progress", "uid-other")
+        assert {(await op.get(uid))["status"] for uid in slow} == {"pending"}
+        go_on.set()
+        for uid in slow:
+            await op.until("in_progress", uid)
 
 
 @contextlib.asynccontextmanager

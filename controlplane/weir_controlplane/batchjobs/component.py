@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from weir_controlplane.batchjobs.endpoints import router
-from weir_controlplane.batchjobs.worker import work_forever
+from weir_controlplane.batchjobs.worker import WORKERS, Crew
 from weir_controlplane.leases import void_leases
 from weir_controlplane.services import Component
 from weir_controlplane.store.kubernetes_models import BatchJob
-
-WORKERS = 2  # a large input must not hold up the others
 
 
 def batchjobs_component() -> Component:
@@ -17,5 +15,5 @@ def batchjobs_component() -> Component:
         name="batchjobs",
         startup=(void_leases(BatchJob),),
         routers=(router,),
-        background=(work_forever,) * WORKERS,
+        background=(Crew().work_forever,) * WORKERS,
     )

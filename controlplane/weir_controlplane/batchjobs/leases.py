@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from sqlalchemy import and_, or_, select, update
@@ -24,6 +25,7 @@ class JobWork:
     """A job to work on, under a lease. ``batch_id`` None: its batch is still to be made."""
 
     uid: str
+    tenant_id: str
     batch_id: str | None
     nonce: str
 
@@ -37,11 +39,15 @@ _UNDELIVERED = and_(
 )
 
 
-async def claim(services: Services) -> JobWork | None:
-    """A lease on the oldest job that needs work; None: there is none."""
+async def claim(services: Services, *, without: Collection[str] = ()) -> JobWork | None:
+    """A lease on the oldest job that needs work and is of none of these tenants; None: none."""
     statement = (
         select(BatchJob)
-        .where(or_(_NO_BATCH, _UNDELIVERED), BatchJob.work_lease_until <= db_now())
+        .where(
+            or_(_NO_BATCH, _UNDELIVERED),
+            BatchJob.work_lease_until <= db_now(),
+            BatchJob.tenant_id.not_in(without),
+        )
         .order_by(BatchJob.created_at, BatchJob.uid)
         .limit(1)
         .with_for_update(skip_locked=True, of=BatchJob)
@@ -60,7 +66,7 @@ def take_new(services: Services, job: BatchJob, now_s: float) -> JobWork | None:
 def _take(services: Services, job: BatchJob, now_s: float) -> JobWork:
     nonce = new_nonce()
     job.work_nonce, job.work_lease_until = nonce, now_s + services.settings.work_lease_s
-    return JobWork(uid=job.uid, batch_id=job.batch_id, nonce=nonce)
+    return JobWork(uid=job.uid, tenant_id=job.tenant_id, batch_id=job.batch_id, nonce=nonce)
 
 
 async def renew(services: Services, work: JobWork) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from asyncio import CancelledError
+from collections import Counter
 from functools import partial
 
 import structlog
@@ -18,17 +19,40 @@ from weir_controlplane.leases import LeaseLostError, kept_alive
 from weir_controlplane.services import Services
 from weir_controlplane.store.database import OUTAGES
 
+WORKERS = 4
+OF_A_TENANT = 2
 _log = structlog.get_logger(__name__)
 
 
-async def work_forever(services: Services) -> None:
-    """Works on jobs until cancelled."""
-    while True:
-        work = await claim(services)
-        if work is None:
-            await services.nudge.wait(TOPIC, services.settings.poll_s)
-        else:
-            await work_on(services, work)
+class Crew:
+    """The workers of one replica, of which a tenant has at most `OF_A_TENANT` at once.
+
+    A server may take as long as it likes for an input, or an output: others must not wait for it.
+    """
+
+    def __init__(self) -> None:
+        self._busy: Counter[str] = Counter()  # by tenant
+        self._claiming = asyncio.Lock()
+
+    async def work_forever(self, services: Services) -> None:
+        """One worker: works on jobs until cancelled."""
+        while True:
+            work = await self._claim(services)
+            if work is None:
+                await services.nudge.wait(TOPIC, services.settings.poll_s)
+                continue
+            try:
+                await work_on(services, work)
+            finally:
+                self._busy[work.tenant_id] -= 1
+
+    async def _claim(self, services: Services) -> JobWork | None:
+        async with self._claiming:
+            full = [tenant for tenant, jobs in self._busy.items() if jobs >= OF_A_TENANT]
+            work = await claim(services, without=full)
+            if work is not None:
+                self._busy[work.tenant_id] += 1
+            return work
 
 
 async def work_on(services: Services, work: JobWork) -> None:
