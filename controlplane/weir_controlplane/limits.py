@@ -100,16 +100,18 @@ class _Limits:
 
     async def _handle(self, scope: Scope, body: _Body, send: Send) -> None:
         started_s, status = time.monotonic(), _HTTP_ERROR
+        streamed = False  # else the server has nothing to wait for
 
         async def watched_send(message: Message) -> None:
-            nonlocal status
+            nonlocal status, streamed
             if body.refusal is not None:  # whatever the application made of the broken body
                 return
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message = await _closing_if_unread(message, body)
             for piece in _pieces(message):
-                await _sent(send, piece)
+                streamed = streamed or piece.get("more_body", False)
+                await (_sent(send, piece) if streamed else send(piece))
 
         try:
             await self._app(scope, body, watched_send)
@@ -140,9 +142,6 @@ def _pieces(message: Message) -> Iterator[Message]:
 
 
 async def _sent(send: Send, message: Message) -> None:
-    if not message.get("more_body", False):  # nothing that the server would wait for
-        await send(message)
-        return
     try:
         async with asyncio.timeout(SEND_IDLE_S):
             await send(message)

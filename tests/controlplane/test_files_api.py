@@ -12,13 +12,17 @@ from typing import Any, ClassVar
 import httpx
 import openai
 import pytest
+from fastapi import FastAPI, Response
 from sqlalchemy import select, update
+from starlette.types import Message
 from structlog.testing import capture_logs
 
 from tests.controlplane.agent_sim import SimAgent
 from tests.controlplane.support import Plane, eventually, make_settings, running
+from weir_controlplane.app import make_services
 from weir_controlplane.files.service import sweep
 from weir_controlplane.files.upload import Uploads
+from weir_controlplane.limits import install_limits
 from weir_controlplane.store.models import File
 
 STANDING = pytest.mark.asyncio(loop_scope="module")
@@ -439,6 +443,33 @@ async def test_a_client_that_reads_nothing_of_its_answer_keeps_no_place(
                     answered = lambda: _is_answered(other, "/v1/files")  # noqa: E731
                     await eventually(answered, within_s=20)
                     assert (await other.get(path)).content == content  # who reads gets it whole
+
+
+async def test_a_client_that_reads_all_but_the_end_keeps_no_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weir_controlplane.limits.SEND_IDLE_S", 0.1)
+    app, sent = FastAPI(), 0
+    settings = make_settings(tmp_path)
+    install_limits(app, make_services(settings))
+
+    @app.get("/large")
+    async def large() -> Response:
+        return Response(b"x" * 100_000)
+
+    async def send(message: Message) -> None:
+        nonlocal sent
+        sent += len(message.get("body", b""))
+        if message["type"] == "http.response.body" and not message.get("more_body"):
+            await asyncio.Event().wait()
+
+    async def receive() -> Message:
+        return {"type": "http.request"}
+
+    scope = {"type": "http", "method": "GET", "path": "/large", "query_string": b"", "headers": []}
+    async with asyncio.timeout(20):
+        await app({**scope, "root_path": ""}, receive, send)
+    assert sent == 100_000
 
 
 async def _is_answered(client: httpx.AsyncClient, path: str) -> bool:
