@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from tests.controlplane.bench import (
     put_batch,
     upload,
 )
+from weir_controlplane.dispatch import leases
 from weir_controlplane.dispatch.bounds import OUTAGE_AFTER_S
 from weir_controlplane.dispatch.settle import settle
 from weir_controlplane.dispatch.sweep import sweep_uploads
@@ -226,6 +228,23 @@ async def test_rule_12_with_nothing_done_a_batch_takes_another_revision(
     await commit_lines(database, grants[0], number, [1, 2, 3, 4], final=True)
     await settle(database, process.work(returned=grants[1:]))
     assert await unpin(database, [fresh, begun]) == [fresh]
+
+
+async def test_a_batch_keeps_the_revision_that_it_is_being_leased_in(database: Database) -> None:
+    """§8.12: a pod with the revision may be back while another replica sees none."""
+    batch_id = await put_batch(database, lines=8)
+    process = Process(agent_id="pod")
+    grants = await lease_all(database, batch_id, process)
+    await settle(database, process.work(returned=grants))
+    back = process.work(wanted=[grants[0].chunk_id])
+    async with database.transaction() as session:
+        rows = await leases.open_chunks(session, back)
+        (grant,) = await leases.hand_out(session, back, process.incarnation or 0, rows, 1.0)
+        freed = asyncio.create_task(unpin(database, [batch_id]))
+        await asyncio.sleep(0.3)
+    assert await freed == []
+    async with database.read() as session:
+        assert (await session.get_one(Batch, batch_id)).revision == grant.revision
 
 
 async def lease_more(database: Database, batch_id: str, process: Process) -> list[Grant]:

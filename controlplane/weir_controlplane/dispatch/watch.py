@@ -176,14 +176,34 @@ async def unpin(database: Database, batch_ids: Collection[str]) -> list[str]:
         return []
     async with database.transaction() as session:
         begun = exists().where(Chunk.batch_id == Batch.id, Chunk.state.in_(("leased", "done")))
+        found = await session.execute(
+            select(Batch.id)
+            .where(Batch.id.in_(batch_ids), Batch.status == "in_progress", ~begun)
+            .order_by(Batch.id)
+            .with_for_update(key_share=True, skip_locked=True)
+        )
+        free = set(found.scalars()) - await _being_leased(session, batch_ids)
         freed = await session.execute(
             update(Batch)
-            .where(Batch.id.in_(batch_ids), Batch.status == "in_progress", ~begun)
+            .where(Batch.id.in_(free))
             .values(revision=None)
             .returning(Batch.id)
             .execution_options(synchronize_session=False)
         )
         return list(freed.scalars())
+
+
+async def _being_leased(session: AsyncSession, batch_ids: Collection[str]) -> set[str]:
+    """Those with a chunk that is leased, or that another transaction works at; locks the others.
+
+    A pod may be back with the revision: what it is given at this moment is pinned to it.
+    """
+    live = Chunk.batch_id.in_(batch_ids) & Chunk.state.in_(("open", "leased"))
+    chunks = select(Chunk.id, Chunk.batch_id, Chunk.state).where(live).order_by(Chunk.id)
+    known = (await session.execute(chunks)).all()
+    locked = await session.execute(chunks.with_for_update(key_share=True, skip_locked=True))
+    still = {row.id for row in locked if row.state == "open"}
+    return {row.batch_id for row in known if row.id not in still}
 
 
 async def release_agent(database: Database, agent_id: str) -> int:
