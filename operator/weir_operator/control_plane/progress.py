@@ -124,8 +124,14 @@ class Progress:
             return
         live = {str(job["metadata"]["uid"]) for job in await self._list(BATCH_JOB)}
         for job in suspects:
-            if job.uid not in live:
+            if job.uid in live:
+                continue
+            try:
                 await self._end_orphan(job)
+            except ControlPlaneError as error:
+                if not error.refused:  # nor would it answer for the others now
+                    raise
+                log.warning("orphan.refused", uid=job.uid, reason=str(error))
 
     async def _list(self, kind: Kind) -> list[Manifest]:
         """Every object of a kind that there is now."""

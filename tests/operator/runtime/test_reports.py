@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
@@ -35,7 +36,7 @@ from weir_operator.planning.observed import (
     ServiceReport,
     SloReport,
 )
-from weir_operator.planning.types import CancelBatch, ObjectKey
+from weir_operator.planning.types import CancelBatch, ForgetBatch, ObjectKey
 
 Serve = Callable[[ASGIApp], AbstractAsyncContextManager[str]]
 
@@ -294,6 +295,39 @@ async def test_what_is_answered_in_the_place_of_an_answer_is_kept_until_it_is_an
     await progress.look()  # nobody listens there any more
     assert not held.book.reached
     assert held.book.complaint is None
+
+
+async def test_an_orphan_that_cannot_be_ended_yet_keeps_no_others() -> None:
+    asked: list[object] = []
+
+    class Refusing:
+        async def jobs(self) -> list[HeardJob]:
+            return [job("u1", status="completed"), job("u2")]
+
+        async def services(self) -> list[HeardService]:
+            return []
+
+        async def perform(self, request: object) -> None:
+            asked.append(request)
+            if request == ForgetBatch(uid="u1"):
+                raise ControlPlaneError("it has not ended", status=409, code="not_ended")
+
+    class Empty:
+        async def list(self, _kind: object, *, namespace: str | None) -> SimpleNamespace:
+            assert namespace is None
+            return SimpleNamespace(items=[])
+
+    held = Book()
+    progress = Progress(
+        cast("ControlPlaneClient", Refusing()),
+        held.book,
+        ObjectStore(held.keys.append),
+        cast("ClusterApi", Empty()),
+        pace=Pace(interval_s=5, namespaces=(), clock=lambda: held.now_s, random=Random(1)),  # noqa: S311
+        metrics=OperatorMetrics(),
+    )
+    await progress.look()
+    assert asked == [ForgetBatch(uid="u1"), CancelBatch(uid="u2")]
 
 
 async def test_an_unknown_batch_is_an_answer_and_another_404_is_not(
