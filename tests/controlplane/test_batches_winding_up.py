@@ -6,12 +6,13 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import func, select, update
 
-from tests.controlplane.bench import put_submitted
+from tests.controlplane.bench import put_batch, put_submitted
 from tests.controlplane.fleet import USAGE, Fleet
 from tests.controlplane.support import eventually, make_settings
 from weir_controlplane.app import make_services
@@ -23,7 +24,12 @@ from weir_controlplane.batches.leases import (
     hold,
     renew,
 )
-from weir_controlplane.batches.leftovers import KEEP_S, forget_chunks, release
+from weir_controlplane.batches.leftovers import (
+    KEEP_S,
+    forget_chunks,
+    release,
+    release_forever,
+)
 from weir_controlplane.batches.worker import work_forever, work_once
 from weir_controlplane.dispatch.commits import Commit, commit, sweepable
 from weir_controlplane.dispatch.sweep import sweep_uploads
@@ -175,6 +181,28 @@ async def test_chunks_go_with_the_last_of_their_results(services: Services) -> N
     assert (await commit(services.database, late)).state == "gone"
     assert await custom_ids(services) == ALL
     assert (await batch_of(services)).total_lines == LINES
+
+
+async def test_leftovers_go_as_fast_as_batches_end(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the pause between two looks is."""
+    monkeypatch.setattr("weir_controlplane.batches.leftovers._BATCHES", 2)
+    for _ in range(5):
+        await put_batch(services.database, lines=4)
+    async with services.database.transaction() as session:
+        await session.execute(update(Batch).values(status="completed", completed_at=1.0))
+
+    async def are_gone() -> bool:
+        async with services.database.read() as session:
+            return (await session.execute(select(func.count(Chunk.id)))).scalar_one() == 0
+
+    seldom = services.settings.model_copy(update={"sweep_s": 3600})
+    looking = asyncio.create_task(release_forever(replace(services, settings=seldom)))
+    try:
+        await eventually(are_gone, within_s=20)
+    finally:
+        looking.cancel()
 
 
 async def test_a_crash_before_the_last_transaction_is_repeated_whole(

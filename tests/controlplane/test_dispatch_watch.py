@@ -174,10 +174,10 @@ async def test_results_that_cannot_be_removed_keep_no_others(
     """They are tried again, behind the others: more of them than one round bears, too."""
     batch_id = await put_batch(database, lines=20)
     process = Process(agent_id="pod")
-    leases = await lease_all(database, batch_id, process)
-    for number, grant in enumerate(leases):
+    grants = await lease_all(database, batch_id, process)
+    for number, grant in enumerate(grants):
         await upload(database, storage, grant, [4 * number + at for at in (1, 2, 3, 4)])
-    await settle(database, process.work(returned=leases))
+    await settle(database, process.work(returned=grants))
     await age_uploads(database)
     async with database.read() as session:
         rows = await session.execute(select(Upload.storage_key).order_by(Upload.id))
@@ -192,6 +192,22 @@ async def test_results_that_cannot_be_removed_keep_no_others(
         (tmp_path / "files" / key).rmdir()
     swept = [await sweep_uploads(database, storage) for _ in range(2)]
     assert sum(swept) == len(blocked)
+
+
+async def test_results_go_as_fast_as_a_large_fleet_makes_them(
+    database: Database, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round is over when nothing is left, not after so many."""
+    monkeypatch.setattr("weir_controlplane.dispatch.sweep._LIMIT", 2)
+    batch_id = await put_batch(database, lines=20)
+    process = Process(agent_id="pod")
+    grants = await lease_all(database, batch_id, process)
+    for number, grant in enumerate(grants):
+        await upload(database, storage, grant, [4 * number + at for at in (1, 2, 3, 4)])
+    await settle(database, process.work(returned=grants))
+    await age_uploads(database)
+    assert await sweep_uploads(database, storage) == len(grants) == 5
+    assert await storage.keys("results") == []
 
 
 async def age_uploads(database: Database) -> None:

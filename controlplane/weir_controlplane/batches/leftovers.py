@@ -18,8 +18,9 @@ _BATCHES = 20
 async def release_forever(services: Services) -> None:
     """Gives up chunks and their results until cancelled."""
     while True:
-        await release(services)
-        await forget_chunks(services)
+        for remove in (release, forget_chunks):
+            while await remove(services) == _BATCHES:  # there may be more
+                pass
         await asyncio.sleep(services.settings.sweep_s)
 
 

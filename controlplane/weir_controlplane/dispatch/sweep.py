@@ -6,6 +6,9 @@ the row.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import structlog
 from sqlalchemy import delete, update
 
@@ -18,7 +21,7 @@ from weir_controlplane.store.database import Database
 from weir_controlplane.store.models import Upload
 
 STALE_AFTER_S = 3600.0  # no body is on its way for so long
-_LIMIT = 200
+_LIMIT = 200  # at once
 _FAILURES = 3  # of one round: a store that is away need not be asked for each object
 _log = structlog.get_logger(__name__)
 
@@ -27,8 +30,17 @@ async def sweep_uploads(
     database: Database, storage: Storage, *, stale_after_s: float = STALE_AFTER_S
 ) -> int:
     """Removes abandoned uploads; their number. What cannot be removed goes behind the others."""
-    async with database.transaction() as session:
-        marked = await sweepable(session, stale_after_s=stale_after_s, limit=_LIMIT)
+    total = 0
+    while True:
+        async with database.transaction() as session:
+            marked = await sweepable(session, stale_after_s=stale_after_s, limit=_LIMIT)
+        swept = await _remove(database, storage, marked)
+        total += swept
+        if swept < _LIMIT:  # a large fleet makes more between two rounds
+            return total
+
+
+async def _remove(database: Database, storage: Storage, marked: Sequence[Any]) -> int:
     swept = failed = 0
     for upload_id, key in marked:
         row = Upload.id == upload_id
