@@ -253,7 +253,7 @@ class Settings(BaseSettings):
         default=32,
         ge=1,
         le=1 << 20,
-        description="File uploads at once, of one tenant about half as many; above it the answer "
+        description="File uploads at once, of one tenant two thirds of them; above it the answer "
         "is 503.",
     )
     shutdown_grace_s: float = Field(

@@ -8,16 +8,18 @@ from collections.abc import Iterator
 
 from weir_controlplane.errors import OverloadedError
 
+ALPHA = 2
 RETRY_AFTER_S = 10
 
 
 class UploadRoom:
     """A bounded number of places, of which each tenant leaves some to the others.
 
-    A tenant takes a place only while it has fewer than are free: alone it gets half of them, and
-    however slow its uploads are, whoever comes next finds one.
+    A tenant takes a place only while it has fewer than twice as many as are free: alone it gets two
+    thirds of them, and however slow its uploads are, whoever comes next finds one.
 
-    Source: dynamic thresholds for shared memory of switches (Choudhury and Hahne, 1998), alpha 1.
+    Source: dynamic thresholds for shared memory of switches (Choudhury and Hahne, 1998), alpha 2;
+    the last place is only for who has none, which matters where there are few.
     """
 
     def __init__(self, places: int) -> None:
@@ -36,7 +38,8 @@ class UploadRoom:
         Raises:
             OverloadedError: the tenant gets no more for now.
         """
-        if not self.free > self._taken[tenant_id]:
+        taken, free = self._taken[tenant_id], self.free
+        if taken >= ALPHA * free or (taken and free == 1):
             raise OverloadedError("too many uploads at once", retry_after_s=RETRY_AFTER_S)
         self._taken[tenant_id] += 1
         try:
