@@ -1,0 +1,163 @@
+"""BROS's offline half of a step: those that run by fewest copies, then those that wait.
+
+What online work takes is decided before, in ``priority_packing``. Source: BROS §4.2, Algorithm 1.
+"""
+
+from itertools import chain
+
+from weir_engine.config import Policy
+from weir_engine.ids import RequestId
+from weir_engine.latency.models import LatencyModel
+from weir_engine.latency.swap import SwapModel
+from weir_engine.request import Request
+from weir_engine.sched.batch_size import BatchSize
+from weir_engine.sched.both_ends import BothEnds
+from weir_engine.sched.draft import StepDraft
+from weir_engine.sched.offline_admission import waits_for_leader
+from weir_engine.sched.packed_step import PackedStep, Share
+from weir_engine.sched.remaining_time import RemainingTime
+from weir_engine.sched.state import SchedulerState
+
+_GUARD = 0.95  # quantile of the step's duration that a deadline must survive
+_CANDIDATES = 64
+
+
+class OfflinePacking:
+    """Puts offline requests into a step that has its online ones, or in the place of the last.
+
+    Source: BROS §4.2, Algorithm 1, lines 15 to 33.
+    """
+
+    def __init__(
+        self,
+        state: SchedulerState,
+        *,
+        model: LatencyModel,
+        remaining: RemainingTime,
+        batch: BatchSize,
+        swap: SwapModel,
+    ) -> None:
+        self._state = state
+        self._ends = BothEnds(state.kv, swap)
+        self._model = model
+        self._remaining = remaining
+        self._batch = batch
+        self._swap = swap
+
+    def fill(
+        self,
+        draft: StepDraft,
+        step: PackedStep,
+        policy: Policy,
+        now_s: float,
+        limit_s: float,
+        *,
+        blocked: bool,
+    ) -> None:
+        """Add what fits within ``limit_s``; with ``blocked`` online waits for all free blocks."""
+        claimed = self._ends.claimed(draft, -draft.blocks_left) or frozenset()
+        room = 0 if blocked else max(draft.blocks_left, 0)
+        offline = self._state.running_offline.values()
+        running = [request for request in offline if request.id not in draft.preempted]
+        lacking = False
+        for share in self._running_shares(draft, running, claimed):
+            if not self._has_room(draft, policy, share, room):
+                lacking = True
+                continue
+            if share.tokens > step.tokens_left or not self._pack_or_replace(step, share, limit_s):
+                return
+            room -= share.blocks
+        if not lacking:
+            self._admit(draft, step, policy, now_s, limit_s, room=room)
+        elif not step.offline and not step.online and len(running) > 1:
+            last = max(running, key=lambda request: (request.arrival_s, request.id))
+            freed = self._state.kv.releasable_blocks([last.id])
+            draft.drop(last, freed, reason="offline-needs-room")
+
+    def _running_shares(
+        self, draft: StepDraft, running: list[Request], claimed: frozenset[RequestId]
+    ) -> list[Share]:
+        """Those whose KV this step leaves alone, the one that misses least first."""
+        shares = []
+        for request in running:
+            if request.id in claimed or request.output_tokens >= request.max_output_tokens:
+                continue
+            missing = self._ends.missing(request)
+            tokens = min(request.remaining_tokens, self._state.shape.max_batched_tokens)
+            share = Share(
+                request,
+                tokens,
+                request.computed_tokens,
+                draft.blocks_for(request.computed_tokens, tokens) + missing.fresh_blocks,
+                slots=missing.slots,
+                restores=missing.blocks > 0,
+            )
+            key = (missing.blocks, missing.slots, request.arrival_s, request.id)
+            shares.append((key, share))
+        shares.sort(key=lambda entry: entry[0])
+        return [share for _, share in shares]
+
+    def _admit(
+        self,
+        draft: StepDraft,
+        step: PackedStep,
+        policy: Policy,
+        now_s: float,
+        limit_s: float,
+        *,
+        room: int,
+    ) -> None:
+        state = self._state
+        if any(request.solo for request in state.running_offline.values()):
+            return
+        pool = state.pool.candidates(_CANDIDATES, now_s)
+        for request in chain(list(state.resuming.values()), pool):
+            if draft.seqs_left < 1 or draft.offline_seqs >= policy.offline_seq_slots:
+                return
+            if request.id in draft.preempted or (request.solo and draft.offline_seqs):
+                continue
+            hit = state.kv.hit(request)
+            if hit.comes or waits_for_leader(state, draft, request, hit.tokens):
+                continue
+            if draft.sure_hit(state.kv, request, hit) is not hit:
+                continue  # this step would evict what it counts on
+            tokens = min(request.known_tokens - hit.tokens, state.shape.max_batched_tokens)
+            # Nothing is admitted that could not be computed whole.
+            whole = draft.blocks_behind(hit.tokens, request.known_tokens - hit.tokens)
+            share = Share(request, tokens, hit.tokens, whole + draft.hit_blocks(hit), hit=hit)
+            fits = self._has_room(draft, policy, share, room) and tokens <= step.tokens_left
+            if not fits or not self._pack_or_replace(step, share, limit_s):
+                return
+            room -= share.blocks
+            if request.solo:
+                return
+
+    def _has_room(self, draft: StepDraft, policy: Policy, share: Share, room: int) -> bool:
+        """FindBlock: free blocks for it, within the threshold."""
+        within = draft.offline_blocks + share.blocks <= policy.offline_kv_blocks
+        return share.blocks == 0 or (share.blocks <= room and within)
+
+    def _pack_or_replace(self, step: PackedStep, share: Share, limit_s: float) -> bool:
+        """Lines 21 to 32: into the batch, or in the place of the least urgent online request."""
+        if len(step) < self._batch.requests:
+            if self._iteration_s(step, share) > limit_s:
+                return False
+            step.take(share)
+            return True
+        if not step.online:
+            return False
+        least_s = step.online[-1].left_s
+        with_it_s = self._iteration_s(step, share, without_last_online=True)
+        next_s = self._model.high(self._remaining.average_s, _GUARD)
+        if with_it_s > limit_s or with_it_s + next_s > least_s:
+            return False
+        step.take_back_online()
+        step.take(share)
+        return True
+
+    def _iteration_s(
+        self, step: PackedStep, share: Share, *, without_last_online: bool = False
+    ) -> float:
+        shape = step.shape_with(share, without_last_online=without_last_online)
+        execution_s = self._model.high(self._model.predict(shape), _GUARD)
+        return self._swap.iteration_s(execution_s, step.slots + share.slots)
