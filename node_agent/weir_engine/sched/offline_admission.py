@@ -3,7 +3,7 @@
 Source: HyGen Algorithm 1, phase OFFLINE; the threshold is Echo's (§5.3).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from itertools import chain
 from operator import attrgetter
 from typing import Final
@@ -62,12 +62,11 @@ class OfflineAdmission:
         growth: KvGrowth = self._growth(draft, running)
         spare = self._spare_blocks(draft)
         most_tokens = policy.offline_kv_blocks * draft.block_size_tokens
-        pool = self._candidates(now_s, most_tokens)
         awaited: tuple[int, BlockHash] | None = None  # the block that the last one waited for
-        for request in chain(list(self._state.resuming.values()), pool):
+        for request in candidates(self._state, now_s, most_tokens):
             if free_slots(draft, policy) < 1:
                 return
-            if not _may_join(draft, request, most_tokens) or _lacks(draft, request, awaited):
+            if not may_join(draft, request, most_tokens) or _lacks(draft, request, awaited):
                 continue
             hit = self._state.kv.hit(request)
             if hit.comes or waits_for_leader(self._state, draft, request, hit.tokens):
@@ -83,7 +82,7 @@ class OfflineAdmission:
             )
             need = self._need(growth, draft, request, hit)
             fits = need.free <= draft.blocks_left - spare
-            if tokens == 0 or not (fits and _allowed(draft, policy, need)):
+            if tokens == 0 or not (fits and is_allowed(draft, policy, need)):
                 return
             growth.admit(draft, request, hit.tokens, tokens)
             draft.admit(request, hit, tokens, reason="offline-admit")
@@ -99,24 +98,36 @@ class OfflineAdmission:
             return known_need(draft, request, hit.tokens, adopted)
         return need
 
-    def _candidates(self, now_s: float, most_tokens: int) -> Sequence[Request]:
-        """The first of the pool; where most of them are too long now, more from behind them."""
-        pool = self._state.pool
-        found = pool.candidates(_CANDIDATES, now_s)
-        if len(found) < _CANDIDATES or found[0].known_tokens <= most_tokens:
-            return found
-        short = sum(request.known_tokens <= most_tokens for request in found)
-        if short > len(found) // _LEAST_SHARE:
-            return found
-        more = pool.candidates(_MOST_CANDIDATES, now_s)
-        return [request for request in more if request.known_tokens <= most_tokens][:_CANDIDATES]
-
     def _spare_blocks(self, draft: StepDraft) -> float:
         """What an admission leaves free for online to grow into."""
         if self._online_room is None:
             return 0.0
         others = draft.blocks_left + draft.offline_blocks
         return self._online_room.spare_blocks(self._state.kv.total_blocks - others)
+
+
+def candidates(state: SchedulerState, now_s: float, most_tokens: int) -> Iterator[Request]:
+    """Who is tried: preempted requests, then the first of the pool.
+
+    Where most of those are longer than ``most_tokens`` now, more from behind them.
+    """
+    pool = state.pool
+    found = pool.candidates(_CANDIDATES, now_s)
+    if len(found) == _CANDIDATES and found[0].known_tokens > most_tokens:
+        short = sum(request.known_tokens <= most_tokens for request in found)
+        if short <= len(found) // _LEAST_SHARE:
+            more = pool.candidates(_MOST_CANDIDATES, now_s)
+            fitting = [request for request in more if request.known_tokens <= most_tokens]
+            found = fitting[:_CANDIDATES]
+    return chain(list(state.resuming.values()), found)
+
+
+def anybody_fits(state: SchedulerState, draft: StepDraft, policy: Policy, now_s: float) -> bool:
+    """True when one who waits is no longer than the threshold."""
+    most_tokens = policy.offline_kv_blocks * draft.block_size_tokens
+    return any(
+        request.known_tokens <= most_tokens for request in candidates(state, now_s, most_tokens)
+    )
 
 
 def free_slots(draft: StepDraft, policy: Policy) -> int:
@@ -148,7 +159,7 @@ def _useful_blocks(draft: StepDraft, request: Request) -> int:
     return min((request.known_tokens - 1) // draft.block_size_tokens, len(request.block_hashes))
 
 
-def _may_join(draft: StepDraft, request: Request, most_tokens: int) -> bool:
+def may_join(draft: StepDraft, request: Request, most_tokens: int) -> bool:
     """False for what this very step preempted, and for a solo request that has company.
 
     Nor may what is longer than the threshold by itself: others go on meanwhile.
@@ -158,7 +169,7 @@ def _may_join(draft: StepDraft, request: Request, most_tokens: int) -> bool:
     return request.known_tokens <= most_tokens
 
 
-def _allowed(draft: StepDraft, policy: Policy, need: Need) -> bool:
+def is_allowed(draft: StepDraft, policy: Policy, need: Need) -> bool:
     """Whether it stays within the threshold until its end; alone it may turn out shorter."""
     if draft.offline_seqs == 0:
         return True

@@ -15,7 +15,7 @@ from weir_engine.sched.account import OnlineLoad
 from weir_engine.sched.both_ends import BothEnds
 from weir_engine.sched.draft import StepDraft
 from weir_engine.sched.gathering import PromptGathering
-from weir_engine.sched.offline_admission import OfflineAdmission, free_slots
+from weir_engine.sched.offline_admission import OfflineAdmission, anybody_fits, free_slots
 from weir_engine.sched.online_room import OnlineRoom
 from weir_engine.sched.plan import Work
 from weir_engine.sched.restoring import Restoring, may_grow
@@ -97,7 +97,7 @@ class OfflinePhase:
         added = draft.decode_requests - online_decodes
         blocked |= self._restoring.fill(draft, policy, lacking, limit_s, must_move=must_move)
         if blocked:
-            self._give_way(draft, policy, running)
+            self._give_way(draft, policy, running, load.now_s)
             return
         # Those that are held back already are company enough.
         alone = added == len(requests) and not prefill_first
@@ -216,23 +216,27 @@ class OfflinePhase:
             draft.add_prefill(work, computed)
         return blocked
 
-    def _give_way(self, draft: StepDraft, policy: Policy, running: list[Request]) -> None:
+    def _give_way(
+        self, draft: StepDraft, policy: Policy, running: list[Request], now_s: float
+    ) -> None:
         """Offline requests block each other: the last arrival frees its blocks for the others.
 
         Not where online works on blocks with two ends: what it has taken comes free again. Alone a
-        request waits for the threshold to rise, unless others wait that may fit under it.
+        request waits for the threshold to rise, unless another one waits that fits under it.
         """
         if any(work.reason.startswith("offline") for work in draft.work):
             return
         if self._ends.there and draft.work:
             return
-        if len(running) == 1 and not self._keeps_others_out(draft, policy, running[0]):
+        if len(running) == 1 and not self._keeps_others_out(draft, policy, running[0], now_s):
             return
         last = max(running, key=lambda request: (request.arrival_s, request.id))
         draft.drop(last, self._state.kv.releasable_blocks([last.id]), reason="offline-needs-room")
 
-    def _keeps_others_out(self, draft: StepDraft, policy: Policy, alone: Request) -> bool:
-        """True while others wait and it cannot compute the rest of what it has."""
+    def _keeps_others_out(
+        self, draft: StepDraft, policy: Policy, alone: Request, now_s: float
+    ) -> bool:
+        """True while it cannot compute the rest of what it has and another one could run."""
         rest = draft.blocks_for(alone.computed_tokens, alone.remaining_tokens)
-        outgrown = draft.offline_blocks + rest > policy.offline_kv_blocks > 0
-        return outgrown and self._state.offline_waiting > 0
+        outgrown = draft.offline_blocks + rest > policy.offline_kv_blocks
+        return outgrown and anybody_fits(self._state, draft, policy, now_s)
