@@ -3,7 +3,7 @@
 What online work takes is decided before, in ``priority_packing``. Source: BROS §4.2, Algorithm 1.
 """
 
-from itertools import chain
+from typing import Final
 
 from weir_engine.config import Policy
 from weir_engine.ids import RequestId
@@ -13,19 +13,30 @@ from weir_engine.request import Request
 from weir_engine.sched.batch_size import BatchSize
 from weir_engine.sched.both_ends import BothEnds
 from weir_engine.sched.draft import StepDraft
-from weir_engine.sched.offline_admission import waits_for_leader
+from weir_engine.sched.kv_growth import GrowthToEnds, GrowthToPeak, KvGrowth
+from weir_engine.sched.offline_admission import (
+    anybody_fits,
+    candidates,
+    is_allowed,
+    may_join,
+    waits_for_leader,
+)
 from weir_engine.sched.packed_step import PackedStep, Share
 from weir_engine.sched.remaining_time import RemainingTime
 from weir_engine.sched.state import SchedulerState
 
-_GUARD = 0.95  # quantile of the step's duration that a deadline must survive
-_CANDIDATES = 64
+_GUARD: Final = 0.95  # quantile of the step's duration that a deadline must survive
+_LEAST_PIECE_TOKENS: Final = 8  # a shorter one of a prompt is not worth a place in the batch
 
 
 class OfflinePacking:
     """Puts offline requests into a step that has its online ones, or in the place of the last.
 
-    Source: BROS §4.2, Algorithm 1, lines 15 to 33.
+    Source: BROS §4.2, Algorithm 1, lines 15 to 33. Deviations: the paper has neither an offline
+    threshold nor a bound on a step's tokens. A request above the threshold keeps nobody waiting who
+    fits under it, and below the whole cache none is admitted that would outgrow it with those that
+    run. A prompt goes whole or waits; one that no step takes whole beside the decodes that it has
+    is cut to what the step has left, in tokens and in time.
     """
 
     def __init__(
@@ -39,6 +50,9 @@ class OfflinePacking:
     ) -> None:
         self._state = state
         self._ends = BothEnds(state.kv, swap)
+        self._growth: type[GrowthToEnds | GrowthToPeak] = (
+            GrowthToPeak if self._ends.there else GrowthToEnds
+        )
         self._model = model
         self._remaining = remaining
         self._batch = batch
@@ -59,20 +73,34 @@ class OfflinePacking:
         room = 0 if blocked else max(draft.blocks_left, 0)
         offline = self._state.running_offline.values()
         running = [request for request in offline if request.id not in draft.preempted]
-        lacking = False
-        for share in self._running_shares(draft, running, claimed):
+        lacking: list[Share] = []
+        for whole in self._running_shares(draft, running, claimed):
+            share = self._cut(draft, step, whole, limit_s)
             if not self._has_room(draft, policy, share, room):
-                lacking = True
+                lacking.append(share)
                 continue
-            if share.tokens > step.tokens_left or not self._pack_or_replace(step, share, limit_s):
+            if not self._fits(step, share) or not self._pack_or_replace(step, share, limit_s):
                 return
             room -= share.blocks
         if not lacking:
             self._admit(draft, step, policy, now_s, limit_s, room=room)
+        elif not step.offline and self._outgrown(draft, policy, lacking):
+            if len(running) > 1 or anybody_fits(self._state, draft, policy, now_s):
+                self._give_way(draft, running)
         elif not step.offline and not step.online and len(running) > 1:
-            last = max(running, key=lambda request: (request.arrival_s, request.id))
-            freed = self._state.kv.releasable_blocks([last.id])
-            draft.drop(last, freed, reason="offline-needs-room")
+            self._give_way(draft, running)
+
+    def _outgrown(self, draft: StepDraft, policy: Policy, lacking: list[Share]) -> bool:
+        """True where all lack what the threshold does not allow: nothing that ends changes that."""
+        if policy.offline_kv_blocks >= self._state.kv.total_blocks:
+            return False
+        return not any(self._within(draft, policy, share) for share in lacking)
+
+    def _give_way(self, draft: StepDraft, running: list[Request]) -> None:
+        """The last arrival frees its blocks; alone it does so for others that fit."""
+        last = max(running, key=lambda request: (request.arrival_s, request.id))
+        freed = self._state.kv.releasable_blocks([last.id])
+        draft.drop(last, freed, reason="offline-needs-room")
 
     def _running_shares(
         self, draft: StepDraft, running: list[Request], claimed: frozenset[RequestId]
@@ -110,11 +138,14 @@ class OfflinePacking:
         state = self._state
         if any(request.solo for request in state.running_offline.values()):
             return
-        pool = state.pool.candidates(_CANDIDATES, now_s)
-        for request in chain(list(state.resuming.values()), pool):
+        most_tokens = policy.offline_kv_blocks * draft.block_size_tokens
+        bounded = policy.offline_kv_blocks < state.kv.total_blocks
+        running = list(state.running_offline.values()) if bounded else []
+        growth: KvGrowth = self._growth(draft, running)
+        for request in candidates(state, now_s, most_tokens):
             if draft.seqs_left < 1 or draft.offline_seqs >= policy.offline_seq_slots:
                 return
-            if request.id in draft.preempted or (request.solo and draft.offline_seqs):
+            if not may_join(draft, request, most_tokens):
                 continue
             hit = state.kv.hit(request)
             if hit.comes or waits_for_leader(state, draft, request, hit.tokens):
@@ -124,18 +155,52 @@ class OfflinePacking:
             tokens = min(request.known_tokens - hit.tokens, state.shape.max_batched_tokens)
             # Nothing is admitted that could not be computed whole.
             whole = draft.blocks_behind(hit.tokens, request.known_tokens - hit.tokens)
-            share = Share(request, tokens, hit.tokens, whole + draft.hit_blocks(hit), hit=hit)
-            fits = self._has_room(draft, policy, share, room) and tokens <= step.tokens_left
-            if not fits or not self._pack_or_replace(step, share, limit_s):
+            adopted = draft.hit_blocks(hit)
+            share = Share(request, tokens, hit.tokens, whole + adopted, hit=hit)
+            share = self._cut(draft, step, share, limit_s)
+            need = growth.need(draft, request, hit.tokens, adopted)
+            fits = self._has_room(draft, policy, share, room) and self._fits(step, share)
+            if not fits or (bounded and not is_allowed(draft, policy, need)):
                 return
+            if not self._pack_or_replace(step, share, limit_s):
+                return
+            growth.admit(draft, request, hit.tokens, share.tokens)
             room -= share.blocks
             if request.solo:
                 return
 
+    def _cut(self, draft: StepDraft, step: PackedStep, share: Share, limit_s: float) -> Share:
+        """Of a prompt that no step takes whole beside its decodes, what this one has left for it.
+
+        Its tokens are then 0 where that is too little.
+        """
+        if share.tokens == 1:
+            return share
+        beside = self._state.shape.max_batched_tokens - step.shape.decode_requests
+        if share.tokens <= beside:
+            return share
+        computed = share.computed_tokens
+        tokens = self._model.max_prefill_tokens(
+            step.shape, computed, limit_s, _GUARD, max(step.tokens_left, 0)
+        )
+        if tokens < min(_LEAST_PIECE_TOKENS, beside):
+            tokens = 0
+        if share.hit is not None:  # its blocks are for all of it, or it is not admitted
+            return share._replace(tokens=tokens)
+        less = draft.blocks_for(computed, share.tokens) - draft.blocks_for(computed, tokens)
+        return share._replace(tokens=tokens, blocks=share.blocks - less)
+
+    def _fits(self, step: PackedStep, share: Share) -> bool:
+        return 0 < share.tokens <= step.tokens_left
+
     def _has_room(self, draft: StepDraft, policy: Policy, share: Share, room: int) -> bool:
         """FindBlock: free blocks for it, within the threshold."""
-        within = draft.offline_blocks + share.blocks <= policy.offline_kv_blocks
-        return share.blocks == 0 or (share.blocks <= room and within)
+        if share.blocks == 0:
+            return True
+        return share.blocks <= room and self._within(draft, policy, share)
+
+    def _within(self, draft: StepDraft, policy: Policy, share: Share) -> bool:
+        return draft.offline_blocks + share.blocks <= policy.offline_kv_blocks
 
     def _pack_or_replace(self, step: PackedStep, share: Share, limit_s: float) -> bool:
         """Lines 21 to 32: into the batch, or in the place of the least urgent online request."""

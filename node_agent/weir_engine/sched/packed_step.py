@@ -76,6 +76,11 @@ class PackedStep:
         return self._online_shapes[-1]
 
     @property
+    def shape(self) -> StepShape:
+        """What the step computes so far."""
+        return self.online_shape.plus(self._offline_shape)
+
+    @property
     def tokens_left(self) -> int:
         """Tokens that the engine's step still takes."""
         return self._draft.tokens_left - self._tokens

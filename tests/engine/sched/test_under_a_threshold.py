@@ -1,12 +1,13 @@
 """Offline work under a threshold, beside an online request that decodes all the time.
 
-Blocks of four tokens.
+Blocks of four tokens; each state that keeps offline work out ends although online work goes on.
 """
 
 import pytest
 
 from tests.engine.sched.mini_engine import OPEN_POLICY, MiniEngine, request
 from weir_engine.config import Metric, Policy, Slo
+from weir_engine.presets import PRESETS
 
 SLOS = (
     Slo(metric=Metric.TTFT, statistic="p90", threshold_s=1.0),
@@ -14,11 +15,12 @@ SLOS = (
 )
 
 
-def busy(preset: str, *, blocks: int = 99) -> MiniEngine:
+def busy(preset: str, *, blocks: int = 99, step_tokens: int = 64) -> MiniEngine:
     """An engine with an online request that goes on to the end of each test."""
     engine = MiniEngine(
         slos=SLOS,
         blocks=200,
+        max_batched_tokens=step_tokens,
         preset=preset,
         static_budget_s=0.1,
         policy=Policy(offline_kv_blocks=blocks, offline_seq_slots=8),
@@ -43,7 +45,40 @@ def ended_beside(engine: MiniEngine, steps: int = 300) -> set[str]:
     return set(engine.ended)
 
 
-@pytest.mark.parametrize("preset", ["weir", "echo"])
+@pytest.mark.parametrize("preset", PRESETS)
+class TestItGoesOn:
+    def test_behind_one_that_is_longer_than_the_threshold(self, preset: str) -> None:
+        engine = busy(preset, blocks=6)
+        offline(engine, (40, 4), (8, 4))
+        assert ended_beside(engine) == {"off1"}
+
+    def test_behind_one_that_outgrows_it_alone(self, preset: str) -> None:
+        engine = busy(preset, blocks=4)
+        offline(engine, (12, 20), (8, 4))
+        assert ended_beside(engine) == {"off1"}
+
+    def test_where_two_do_not_fit_until_they_end(self, preset: str) -> None:
+        """Five blocks each at the end, six in all: one after the other, none computed again."""
+        engine = busy(preset, blocks=6)
+        offline(engine, (8, 12), (8, 12))
+        assert ended_beside(engine) == {"off0", "off1"}
+        assert not engine.scheduler.counters.preemptions
+
+    def test_where_two_are_stopped_by_a_lowered_threshold(self, preset: str) -> None:
+        engine = busy(preset)
+        offline(engine, (8, 12), (8, 12))
+        engine.step()
+        engine.scheduler.set_policy(Policy(offline_kv_blocks=5, offline_seq_slots=8))
+        assert ended_beside(engine) == {"off0", "off1"}
+
+    @pytest.mark.parametrize("prompt", [16, 40])
+    def test_with_a_prompt_that_no_step_takes_whole(self, preset: str, prompt: int) -> None:
+        engine = busy(preset, step_tokens=16)
+        offline(engine, (prompt, 4), (8, 4))
+        assert ended_beside(engine) == {"off0", "off1"}
+
+
+@pytest.mark.parametrize("preset", ["weir", "bros", "bros-paged"])
 def test_nobody_is_thrown_out_for_those_that_do_not_fit_either(preset: str) -> None:
     """What it computed is kept until the threshold rises."""
     engine = busy(preset, blocks=4)
