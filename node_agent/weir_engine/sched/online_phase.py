@@ -250,6 +250,12 @@ class OnlinePhase:
             if not made:
                 draft.lacks_room = True
                 return False
+            # Free now, what they held may be evicted by the step's allocations before this one.
+            sure = draft.sure_hit(self._state.kv, request, hit)
+            if sure is not hit:
+                hit, tokens = sure, self._chunk(draft, request, sure.tokens, limit_s)
+                if tokens == 0:
+                    return False
         draft.admit(request, hit, tokens, reason="online-admit")
         draft.ends_prompt |= hit.tokens + tokens == request.known_tokens
         return True

@@ -213,3 +213,28 @@ def test_hits_exclude_recomputation_after_preemption() -> None:
     engine.run()
     assert engine.scheduler.counters.offline_hit_tokens == 0
     assert engine.scheduler.counters.offline_served_tokens == 16 + 12 - 1
+
+
+@pytest.mark.parametrize("preset", ["weir", "omniserve"])
+def test_what_is_found_with_one_that_gives_way_may_be_evicted_first(preset: str) -> None:
+    """Invariant 6: ``first`` takes blocks before ``second``, whose prefix ``off`` held alone."""
+    slos = (SLO,) if preset == "weir" else CUMULATIVE
+    engine = MiniEngine(blocks=11, preset=preset, slos=slos)
+    one = Policy(offline_kv_blocks=99, offline_seq_slots=1)
+    engine.scheduler.set_policy(one)
+    engine.add(request("doc", online=False, prompt=24, output=1, prefix="d", shared_blocks=6))
+    engine.run()
+    engine.add(request("off", online=False, prompt=24, output=9, prefix="p", shared_blocks=2))
+    engine.step()
+    for i in range(3):  # they want the document more than anybody wants what ``off`` leaves
+        name = f"wait{i}"
+        engine.add(request(name, online=False, prompt=40, output=1, prefix="d", shared_blocks=6))
+    engine.add(request("first", online=True, prompt=20, output=2))
+    engine.add(request("second", online=True, prompt=12, output=2, prefix="p", shared_blocks=2))
+    plan = engine.step()
+    assert [gone.request_id for gone in plan.preempt] == ["off"]
+    assert [(work.request_id, work.hit_tokens) for work in plan.work] == [
+        ("first", 0),
+        ("second", 0),
+    ]
+    engine.run()
