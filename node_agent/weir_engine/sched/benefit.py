@@ -48,8 +48,7 @@ class BenefitSelection(StepListener):
         self._buckets = LengthBuckets()
         self._wanted = ReferenceCounter()
         self._batch = EMPTY_SHAPE
-        self._ranked: list[Request] | None = None
-        self._ranked_limit = 0
+        self._ranked: dict[int, list[Request]] = {}  # by how many were asked for
         self._age_steps = 0
 
     def __len__(self) -> int:
@@ -62,7 +61,7 @@ class BenefitSelection(StepListener):
         """A request waits from now on."""
         self._buckets.add(request)
         self._wanted.add(request.id, request.block_hashes)
-        self._ranked = None
+        self._ranked.clear()
 
     def remove(self, request_id: RequestId) -> None:
         """It waits no more: it ended before it ran."""
@@ -74,15 +73,14 @@ class BenefitSelection(StepListener):
 
     def candidates(self, limit: int, now_s: float) -> Sequence[Request]:  # noqa: ARG002
         """The best ``limit``, best first; nothing changes that another call would notice."""
-        if self._ranked is None or self._ranked_limit != limit:
+        if limit not in self._ranked:
             heads = self._buckets.heads(
                 limit, near_tokens=self._batch.decode_longest, each=_FAMILY_MEMBERS
             )
             useful: dict[frozenset[BlockHash], int] = {}
             scored = [(-self._score(request, useful), at) for at, request in enumerate(heads)]
-            self._ranked = [heads[at] for _, at in sorted(scored)]
-            self._ranked_limit = limit
-        return self._ranked
+            self._ranked[limit] = [heads[at] for _, at in sorted(scored)]
+        return self._ranked[limit]
 
     def score(self, request: Request) -> float:
         """(Benefit - punishment) / time of the last batch with the request, in tokens a second."""
@@ -115,15 +113,15 @@ class BenefitSelection(StepListener):
         self._age_steps += 1
         changed = plan.preempt or any(work.admitted for work in plan.work)
         if changed or self._age_steps >= _STALE_STEPS:
-            self._ranked = None
+            self._ranked.clear()
             self._age_steps = 0
 
     @override
     def on_end(self, request: Request) -> None:
         """Blocks came free."""
-        self._ranked = None
+        self._ranked.clear()
 
     def _leave(self, request_id: RequestId, *, runs: bool) -> None:
         self._buckets.remove(request_id, runs=runs)
         self._wanted.remove(request_id)
-        self._ranked = None
+        self._ranked.clear()

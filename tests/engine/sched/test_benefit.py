@@ -245,3 +245,17 @@ def test_presets_without_what_they_need_are_refused() -> None:
         build_scheduler("hygen", shape=shape, slos=(), kv=kv)
     with pytest.raises(ConfigError, match="preset"):
         build_scheduler("fastest", shape=shape, slos=(), kv=kv)
+
+
+def test_a_ranking_is_kept_for_each_number_asked_for() -> None:
+    """A plan asks twice where most are longer than the threshold: that ranks nothing anew."""
+    kv = KvManager(total_blocks=64, block_size_tokens=BLOCK)
+    pool = selection(kv)
+    for i in range(80):
+        pool.add(offline(f"r{i}", 22, f"family {i}", 5))
+    first, more = pool.candidates(64, 0.0), pool.candidates(1024, 0.0)
+    assert (len(first), len(more)) == (64, 80)
+    assert pool.candidates(64, 0.0) is first
+    assert pool.candidates(1024, 0.0) is more
+    pool.remove(RequestId("r0"))
+    assert len(pool.candidates(1024, 0.0)) == 79
