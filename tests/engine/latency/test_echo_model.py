@@ -127,3 +127,16 @@ def test_a_saved_profile_predicts_as_its_model_did() -> None:
     for prompts, contexts in steps(3):
         shape = shape_of(prompts, contexts)
         assert warmed.predict(shape) == model.predict(shape)
+
+
+def test_what_was_found_of_prompts_outlasts_a_long_time_of_mixed_steps_only() -> None:
+    """Mixed steps of more kinds than are kept push those out that prompts alone were fitted to."""
+    model = taught()
+    before_s = model.predict(shape_of([1500], []))
+    for prefill in range(12):
+        for size in (2, 16):
+            for context in range(13):
+                prompts, contexts = [2**prefill], [2**context] * size
+                model.update(shape_of(prompts, contexts), truth(prompts, contexts))
+    model.refit()
+    assert model.predict(shape_of([1500], [])) == pytest.approx(before_s)

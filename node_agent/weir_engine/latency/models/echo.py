@@ -125,7 +125,7 @@ class EchoModel(FittedModel):
     @override
     def _fit(self, rows: Array, seconds: Array, weights: Array) -> Array:
         prefills, decodes = rows[:, 1] > 0, rows[:, 2] > 0
-        values = np.array(self._prior)
+        values = np.array(self._values)  # what no kept step tells stays as it was found
         alone = prefills & ~decodes
         if alone.any():
             values[:_OVERLAP] = self._fit_prefill(rows[alone], seconds[alone], weights[alone])
@@ -156,11 +156,12 @@ class EchoModel(FittedModel):
         """kappa, gamma, delta of each bucket seen; the others take those of the nearest below."""
         buckets = np.array([_bucket(max(int(count), 1)) for count in rows[:, 2]])
         pooled = values[_POOL:].reshape(_BUCKETS, _TERMS)  # a view
+        prior = self._prior[_POOL:].reshape(_BUCKETS, _TERMS)
         seen = sorted(set(buckets[alone].tolist()))
         for bucket in seen:
             own = alone & (buckets == bucket)
             table = np.column_stack([np.ones(int(own.sum())), rows[own, 3], rows[own, 4]])
-            pooled[bucket] = fit_relative(table, seconds[own], weights[own], pooled[bucket].copy())
+            pooled[bucket] = fit_relative(table, seconds[own], weights[own], prior[bucket])
         for bucket in range(_BUCKETS) if seen else ():
             pooled[bucket] = pooled[max((b for b in seen if b <= bucket), default=seen[0])]
 
