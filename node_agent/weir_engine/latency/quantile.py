@@ -20,10 +20,11 @@ _PRIOR_SIGMA = 0.1  # log-normal spread believed before anything was measured
 _LOWEST, _HIGHEST = 0.5, 20.0
 _REBUILD_EVERY = 16
 # A size that so many steps did not have is forgotten where one of its steps overran so many times
-# what any did lately: a limit that follows one pause of the machine keeps steps from that size, and
+# what any did lately: a limit that follows one pause of the machine, or the steps that a machine
+# took too long for before a fit followed its becoming slower, keeps steps from that size, and
 # nothing else would ever correct it.
 _UNSEEN_STEPS = 4096
-_FAR = 2.0
+_FAR = 1.25
 _MEDIAN = 0.5
 
 

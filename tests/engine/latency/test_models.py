@@ -136,6 +136,27 @@ def test_a_machine_that_turns_slower_is_followed(name: str) -> None:
     assert float(np.mean(np.abs(errors))) < 0.05
 
 
+@pytest.mark.parametrize("slower", [1.45, 2.0])
+def test_a_machine_that_turns_slower_does_not_shorten_packed_steps_for_good(slower: float) -> None:
+    """As long as a 99th percentile of TBT allows: longer ones overran before the fit followed."""
+    model, seconds, rng = create("attention"), truth_of("attention"), np.random.default_rng(1)
+
+    def packed(steps: int, speed: float) -> float:
+        lasted = []
+        for _ in range(steps):
+            decodes = [int(n) for n in rng.integers(100, 2000, int(rng.integers(1, 7)))]
+            shape = StepShape.of_decodes(decodes)
+            tokens = model.max_prefill_tokens(shape, 500, 0.05, 0.9965, 2048)
+            shape = shape.with_prefill(tokens, 500) if tokens else shape
+            lasted.append(speed * seconds(shape) * float(rng.lognormal(0.0, 0.03)))
+            model.update(shape, lasted[-1])
+        return float(np.median(lasted[-200:]))
+
+    before_s = packed(3_000, 1.0)
+    assert packed(500, slower) < 0.6 * before_s
+    assert packed(12_000, slower) == pytest.approx(before_s, rel=0.05)
+
+
 @cache
 def hurried(name: str, noise: float) -> FittedModel:
     return taught(name, 80, noise)
