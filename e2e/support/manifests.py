@@ -16,11 +16,9 @@ MODEL = "llama-3.1-8b"
 REPLICAS = 2
 ENGINE_ENVIRONMENT = {
     "PYTHONPATH": volumes.ENGINE_FOLDER,
-    # vLLM and torch are compiled, and vLLM's models looked through, by the first process that
-    # imports them, and kept for the others.
-    "PYTHONDONTWRITEBYTECODE": "",
-    "PYTHONPYCACHEPREFIX": volumes.BYTECODE_FOLDER,
-    "VLLM_CACHE_ROOT": f"{volumes.BYTECODE_FOLDER}/vllm",
+    # vLLM's models are looked through by the first process that imports them, and what it found is
+    # kept for the others. The packages are compiled: `make setup` did it.
+    "VLLM_CACHE_ROOT": volumes.CACHE_FOLDER,
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "OMP_NUM_THREADS": "1",  # more threads than free cores cost more than they give
     "HF_HUB_OFFLINE": "1",
@@ -44,13 +42,12 @@ def llm_service() -> dict[str, Any]:
     """
     mounts = [
         {"name": "engine", "mountPath": volumes.ENGINE_FOLDER, "readOnly": True},
-        {"name": "bytecode", "mountPath": volumes.BYTECODE_FOLDER},
+        {"name": "cache", "mountPath": volumes.CACHE_FOLDER},
     ]
     environment = [{"name": key, "value": value} for key, value in ENGINE_ENVIRONMENT.items()]
     agent = {"name": "agent", "env": environment, "volumeMounts": mounts}
     claims = [
-        {"name": name, "persistentVolumeClaim": {"claimName": name}}
-        for name in ("engine", "bytecode")
+        {"name": name, "persistentVolumeClaim": {"claimName": name}} for name in ("engine", "cache")
     ]
     (service,) = example("llmservice.yaml")
     service["spec"] |= {

@@ -188,9 +188,9 @@ class Platform:
         write_tiny_model(models / "tiny")
         reading = "ReadOnlyMany"
         packages = volumes.engine_packages()
-        bytecode = CACHE / "bytecode"
-        bytecode.mkdir(parents=True, exist_ok=True)
-        bytecode.chmod(volumes.WRITABLE)
+        cache = CACHE / "vllm"
+        cache.mkdir(parents=True, exist_ok=True)
+        cache.chmod(volumes.WRITABLE)
         self.api.kubectl.apply(
             *(
                 volumes.volume(
@@ -199,10 +199,10 @@ class Platform:
                 for name, claim in OWN_CLAIMS.items()
             ),
             volumes.volume("engine", packages, modes=[reading], claim=(SHOP, "engine")),
-            volumes.volume("bytecode", bytecode, modes=[WRITING], claim=(SHOP, "bytecode")),
+            volumes.volume("cache", cache, modes=[WRITING], claim=(SHOP, "cache")),
             volumes.volume("models", models, modes=[reading], claim=(SHOP, "models")),
         )
-        modes = {"engine": reading, "models": reading, "bytecode": WRITING}
+        modes = {"engine": reading, "models": reading, "cache": WRITING}
         self.shop.apply(
             *(volumes.claim(name, mode=mode, volume_name=name) for name, mode in modes.items())
         )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 ENGINE_FOLDER = "/opt/engine"
-BYTECODE_FOLDER = "/opt/bytecode"
+CACHE_FOLDER = "/opt/vllm-cache"
 IMAGE_PYTHON = (3, 11)  # Debian 12's
 WRITABLE = 0o777  # pods have users of their own, and hostPath knows no fsGroup
 
