@@ -75,6 +75,7 @@ class Preset:
     prefill_first: bool | None = False
     gather_prompts: bool = False
     keep_room: bool = False
+    overcommit: bool = False
     stagger_prompts: bool = True
     full_bursts: bool = False
     fewest_late: bool = False
@@ -166,6 +167,7 @@ SEATS: dict[str, Preset] = {
         prefill_first=None,
         gather_prompts=True,
         keep_room=True,
+        overcommit=True,
         full_bursts=True,
         fewest_late=True,
     ),
@@ -309,6 +311,7 @@ def build_scheduler(  # noqa: PLR0913 - the composition root
             prefill_first=seats.prefill_first,
             gathering=gathering,
             keeps_room=seats.keep_room and (lane is not None or _has_ttft_tail(slos)),
+            overcommits=seats.overcommit and lane is None and bool(slos),
             stagger_prompts=seats.stagger_prompts,
             joins_beside_decodes=seats.full_bursts and not _has_ttft_mean(slos),
             fewest_late=late,

@@ -67,34 +67,37 @@ class GrowthToEnds:
 class GrowthToPeak:
     """The most that all of them hold together at one time, for they end one after the other.
 
-    Each is taken to get a token a step. A request that lacks a block waits with what it has, so
-    the peak may be wrong at times; blocks that several share are counted for each.
+    Each is taken to get a token a step. A request that lacks a block then waits with what it has,
+    or gives way, so the peak may be wrong at times. A prefix that a request found in the cache is
+    not its own: it is held before and after.
     """
 
     def __init__(self, draft: StepDraft, running: list[Request]) -> None:
         """``running`` are the offline requests that run."""
         size = draft.block_size_tokens
-        self._held = sum(-(-request.computed_tokens // size) for request in running)
-        self._ends = [_left(request) for request in running]
+        own = [request.computed_tokens - request.hit_tokens for request in running]
+        self._held = sum(-(-tokens // size) for tokens in own if tokens > 0)
+        self._ends = [_left(request, request.hit_tokens) for request in running]
 
     def need(self, draft: StepDraft, request: Request, hit_tokens: int, adopted: int) -> Need:
         """What they hold at the peak beyond now, at least the request's known tokens."""
         size = draft.block_size_tokens
         peak = 0.0
         tokens = at_ends = 0
-        ends = sorted([*self._ends, _left(request)], reverse=True)  # the last to end comes first
-        for alive, (left, known) in enumerate(ends, start=1):
-            tokens += known
-            at_ends += -(-(known + left) // size)
+        # The last to end comes first.
+        ends = sorted([*self._ends, _left(request, hit_tokens)], reverse=True)
+        for alive, (left, own) in enumerate(ends, start=1):
+            tokens += own
+            at_ends += -(-(own + left) // size)
             peak = max(peak, (tokens + alive * left) / size + alive * _OPEN_BLOCK)
         whole = draft.blocks_behind(hit_tokens, request.known_tokens - hit_tokens)
-        need = max(min(peak, at_ends) - self._held, whole + adopted)
+        need = max(min(peak, at_ends) - self._held, whole) + adopted
         return Need(need, need)
 
     def admit(self, draft: StepDraft, request: Request, hit_tokens: int, tokens: int) -> None:
         """It is one of those that hold blocks."""
-        self._held += draft.blocks_for(0, hit_tokens + tokens)
-        self._ends.append(_left(request))
+        self._held += draft.blocks_for(0, tokens)
+        self._ends.append(_left(request, hit_tokens))
 
 
 def _end_tokens(request: Request) -> int:
@@ -109,7 +112,7 @@ def _later_blocks(draft: StepDraft, request: Request) -> int:
     return draft.blocks_for(known, _end_tokens(request) - known)
 
 
-def _left(request: Request) -> tuple[int, int]:
-    """(Tokens until its expected end, tokens known)."""
+def _left(request: Request, hit_tokens: int) -> tuple[int, int]:
+    """(Tokens until its expected end, tokens known that are its own)."""
     known = request.known_tokens
-    return _end_tokens(request) - known, known
+    return _end_tokens(request) - known, known - hit_tokens

@@ -15,6 +15,7 @@ from weir_engine.request import Request
 from weir_engine.sched.draft import StepDraft
 from weir_engine.sched.kv_growth import GrowthToEnds, GrowthToPeak, KvGrowth, Need, known_need
 from weir_engine.sched.online_room import OnlineRoom
+from weir_engine.sched.overcommit import Overcommit
 from weir_engine.sched.state import SchedulerState
 from weir_engine.sched.step_room import StepRoom
 
@@ -34,12 +35,15 @@ class OfflineAdmission:
         online_room: OnlineRoom | None,
         *,
         to_peak: bool = False,
+        overcommit: Overcommit | None = None,
     ) -> None:
         """``online_room`` None: admissions leave no block free.
 
-        ``to_peak``: requests that lack blocks lose nothing, so what they hold at most is enough.
+        ``to_peak``: requests that lack blocks lose nothing, so what they hold at most is enough;
+        else it is only where ``overcommit`` allows it (None: never).
         """
-        self._growth: type[GrowthToEnds | GrowthToPeak] = GrowthToPeak if to_peak else GrowthToEnds
+        self._to_peak = to_peak
+        self._overcommit = overcommit
         self._state = state
         self._step_room = step_room
         self._online_room = online_room
@@ -59,7 +63,7 @@ class OfflineAdmission:
             return
         if any(map(_SOLO, running)):
             return
-        growth: KvGrowth = self._growth(draft, running)
+        growth: KvGrowth = self._growth()(draft, running)
         spare = self._spare_blocks(draft)
         most_tokens = policy.offline_kv_blocks * draft.block_size_tokens
         awaited: tuple[int, BlockHash] | None = None  # the block that the last one waited for
@@ -89,6 +93,10 @@ class OfflineAdmission:
             draft.computing.update(request.block_hashes[hit.tokens // draft.block_size_tokens :])
             if request.solo:
                 return
+
+    def _growth(self) -> type[GrowthToEnds | GrowthToPeak]:
+        counts_on_ends = self._overcommit is not None and self._overcommit.allowed
+        return GrowthToPeak if self._to_peak or counts_on_ends else GrowthToEnds
 
     def _need(self, growth: KvGrowth, draft: StepDraft, request: Request, hit: PrefixHit) -> Need:
         """What it asks for; alone one that would outgrow the cache may turn out shorter."""

@@ -17,6 +17,7 @@ from weir_engine.sched.draft import StepDraft
 from weir_engine.sched.gathering import PromptGathering
 from weir_engine.sched.offline_admission import OfflineAdmission, anybody_fits, free_slots
 from weir_engine.sched.online_room import OnlineRoom
+from weir_engine.sched.overcommit import Overcommit
 from weir_engine.sched.plan import Work
 from weir_engine.sched.restoring import Restoring, may_grow
 from weir_engine.sched.state import SchedulerState
@@ -54,11 +55,13 @@ class OfflinePhase:
         prefill_first: bool | None = False,
         gathering: PromptGathering | None = None,
         room: OnlineRoom | None = None,
+        overcommit: Overcommit | None = None,
     ) -> None:
         """``prefill_first``: prompts go before decodes (OmniServe §3.3.2).
 
         None: where that serves many more tokens a second of the step. ``gathering`` None: prompts
-        join at once. ``room`` None: admissions leave no block free.
+        join at once. ``room`` None: admissions leave no block free. ``overcommit`` None: each gets
+        the blocks until its end.
         """
         self._state = state
         self._ends = ends
@@ -66,7 +69,9 @@ class OfflinePhase:
         self._restoring = Restoring(state, ends, self._room)
         self._prefill_first = prefill_first
         self._gathering = gathering
-        self._admission = OfflineAdmission(state, self._room, room, to_peak=ends.there)
+        self._admission = OfflineAdmission(
+            state, self._room, room, to_peak=ends.there, overcommit=overcommit
+        )
 
     def fill(self, draft: StepDraft, policy: Policy, load: OnlineLoad, limit_s: float) -> None:
         """Add offline work as long as the predicted step stays within ``limit_s``."""

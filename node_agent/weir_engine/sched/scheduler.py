@@ -24,6 +24,7 @@ from weir_engine.sched.listener import StepListener
 from weir_engine.sched.offline_phase import OfflinePhase
 from weir_engine.sched.online_phase import OnlinePhase
 from weir_engine.sched.online_room import OnlineRoom
+from weir_engine.sched.overcommit import Overcommit
 from weir_engine.sched.pace import Pace
 from weir_engine.sched.piggyback import Piggyback
 from weir_engine.sched.plan import StepOutcome, StepPlan
@@ -84,6 +85,7 @@ class Scheduler:
             fewest_late=seats.fewest_late,
         )
         self._room = OnlineRoom(self._state, both_ends=ends.there) if seats.keeps_room else None
+        self._overcommit = Overcommit(self._state) if seats.overcommits else None
         self._offline = OfflinePhase(
             self._state,
             model=model,
@@ -91,6 +93,7 @@ class Scheduler:
             prefill_first=seats.prefill_first,
             gathering=seats.gathering,
             room=self._room,
+            overcommit=self._overcommit,
         )
         self._settlement = Settlement(self._state, model=model, budget=budget, pace=pace)
 
@@ -184,6 +187,8 @@ class Scheduler:
         state.step = plan.step
         if self._room is not None:
             self._room.on_begin(plan)
+        if self._overcommit is not None:
+            self._overcommit.on_begin(plan)
         for request_id in plan.refused:
             self._end(state.get(request_id))
         for preemption in plan.preempt:

@@ -29,7 +29,8 @@ class Seats:
     online requests away, ``lane`` (None: there is none) is attention on host CPUs,
     ``prefill_first`` lets offline prompts go before offline decodes (None: where that serves many
     more tokens a second), ``gathering`` (None: none) keeps them until several slots are free, and
-    with ``keeps_room`` they leave blocks free for online requests.
+    with ``keeps_room`` they leave blocks free for online requests. ``overcommits``: where memory is
+    short and time is not, they count on others to end before they need their last blocks.
     ``stagger_prompts``: where TTFT has an objective, a prompt that ends in a long step keeps other
     online prompts out of it, in a longer one only where prompts have ``joins_beside_decodes``.
     ``fewest_late`` (None: nobody) orders online prompts instead of ``order``.
@@ -47,6 +48,7 @@ class Seats:
     prefill_first: bool | None = False
     gathering: PromptGathering | None = None
     keeps_room: bool = False
+    overcommits: bool = False
     stagger_prompts: bool = True
     joins_beside_decodes: bool = False
     fewest_late: FewestLate | None = None
