@@ -9,15 +9,12 @@ from typing import NamedTuple, Self
 
 from weir_engine.config import Policy
 from weir_engine.latency.features import StepShape
-from weir_engine.latency.models import LatencyModel
 from weir_engine.request import Request
 from weir_engine.sched.account import OnlineLoad
 from weir_engine.sched.both_ends import BothEnds
 from weir_engine.sched.draft import StepDraft
 from weir_engine.sched.gathering import PromptGathering
 from weir_engine.sched.offline_admission import OfflineAdmission, anybody_fits, free_slots
-from weir_engine.sched.online_room import OnlineRoom
-from weir_engine.sched.overcommit import Overcommit
 from weir_engine.sched.plan import Work
 from weir_engine.sched.restoring import Restoring, may_grow
 from weir_engine.sched.state import SchedulerState
@@ -50,28 +47,24 @@ class OfflinePhase:
         self,
         state: SchedulerState,
         *,
-        model: LatencyModel,
+        step_room: StepRoom,
         ends: BothEnds,
+        admission: OfflineAdmission,
         prefill_first: bool | None = False,
         gathering: PromptGathering | None = None,
-        room: OnlineRoom | None = None,
-        overcommit: Overcommit | None = None,
     ) -> None:
         """``prefill_first``: prompts go before decodes (OmniServe §3.3.2).
 
         None: where that serves many more tokens a second of the step. ``gathering`` None: prompts
-        join at once. ``room`` None: admissions leave no block free. ``overcommit`` None: each gets
-        the blocks until its end.
+        join at once.
         """
         self._state = state
         self._ends = ends
-        self._room = StepRoom(model)
+        self._room = step_room
         self._restoring = Restoring(state, ends, self._room)
         self._prefill_first = prefill_first
         self._gathering = gathering
-        self._admission = OfflineAdmission(
-            state, self._room, room, to_peak=ends.there, overcommit=overcommit
-        )
+        self._admission = admission
 
     def fill(self, draft: StepDraft, policy: Policy, load: OnlineLoad, limit_s: float) -> None:
         """Add offline work as long as the predicted step stays within ``limit_s``."""

@@ -21,6 +21,7 @@ from weir_engine.sched.budget import SloBudget
 from weir_engine.sched.cpu_overflow import NO_PIGGYBACK, CpuOverflow
 from weir_engine.sched.draft import StepDraft
 from weir_engine.sched.listener import StepListener
+from weir_engine.sched.offline_admission import OfflineAdmission
 from weir_engine.sched.offline_phase import OfflinePhase
 from weir_engine.sched.online_phase import OnlinePhase
 from weir_engine.sched.online_room import OnlineRoom
@@ -31,6 +32,7 @@ from weir_engine.sched.plan import StepOutcome, StepPlan
 from weir_engine.sched.seats import Seats
 from weir_engine.sched.settlement import Settlement
 from weir_engine.sched.state import Counters, SchedulerState
+from weir_engine.sched.step_room import StepRoom
 from weir_engine.sched.transitions import admit, advance, count_finished, end, preempt
 
 # A decode that is held back stays back for this many steps: requests that leave and rejoin the
@@ -84,16 +86,19 @@ class Scheduler:
             joins_beside_decodes=seats.joins_beside_decodes,
             fewest_late=seats.fewest_late,
         )
-        self._room = OnlineRoom(self._state, both_ends=ends.there) if seats.keeps_room else None
-        self._overcommit = Overcommit(self._state) if seats.overcommits else None
+        room = OnlineRoom(self._state, both_ends=ends.there) if seats.keeps_room else None
+        overcommit = Overcommit(self._state) if seats.overcommits else None
+        self._watching = tuple([each for each in (room, overcommit) if each is not None])
+        step_room = StepRoom(model)
         self._offline = OfflinePhase(
             self._state,
-            model=model,
+            step_room=step_room,
             ends=ends,
+            admission=OfflineAdmission(
+                self._state, step_room, room, to_peak=ends.there, overcommit=overcommit
+            ),
             prefill_first=seats.prefill_first,
             gathering=seats.gathering,
-            room=self._room,
-            overcommit=self._overcommit,
         )
         self._settlement = Settlement(self._state, model=model, budget=budget, pace=pace)
 
@@ -185,10 +190,8 @@ class Scheduler:
         """The plan was sent to the engine: preemptions, admissions and progress take effect."""
         state = self._state
         state.step = plan.step
-        if self._room is not None:
-            self._room.on_begin(plan)
-        if self._overcommit is not None:
-            self._overcommit.on_begin(plan)
+        for watching in self._watching:
+            watching.on_begin(plan)
         for request_id in plan.refused:
             self._end(state.get(request_id))
         for preemption in plan.preempt:
