@@ -105,15 +105,6 @@ def test_thousands_of_equal_steps_neither_explode_nor_forget_the_profile(name: s
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_how_far_the_defaults_are_off_does_not_shorten_later_steps(name: str) -> None:
-    """A slow engine without a profile: its first steps take five times what the defaults say."""
-    rng, defaults, model = np.random.default_rng(6), create(name), create(name)
-    for shape in random_shapes(100):
-        model.update(shape, 5 * defaults.predict(shape) * float(rng.lognormal(0, 0.02)))
-    assert model.within(0.2, 0.99) > 0.75 * 0.2
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_collinear_steps_scale_the_whole_model_to_the_machine(name: str) -> None:
     """Only one mixture was seen, on a machine ten times as fast as the default says."""
     model = create(name)

@@ -51,7 +51,6 @@ class FittedModel(ABC):
         self._quantiles = quantiles or ResidualQuantiles()
         self._reservoir = ShapeReservoir(self.columns)
         self._next_fit = 8
-        self._is_guess = coefficients is None and quantiles is None
         self._values: tuple[float, ...] = ()
         self._load([prior[key] for key in self.features_by_name])
 
@@ -116,8 +115,7 @@ class FittedModel(ABC):
         """Learn from a measured step; durations that are not positive and finite are not used."""
         if shape.is_empty or not (isfinite(seconds) and seconds > 0):
             return
-        if not self._is_guess:  # how far the defaults are off says nothing of what is fitted next
-            self._quantiles.add(self.predict(shape), seconds)
+        self._quantiles.add(self.predict(shape), seconds)
         self._reservoir.add(shape, self.features(shape), seconds)
         if self._reservoir.added >= self._next_fit:
             self._next_fit = self._reservoir.added + (16 if self._reservoir.added < 256 else 64)
@@ -130,7 +128,6 @@ class FittedModel(ABC):
             fitted = self._fit(rows, seconds, weights)
             if np.isfinite(fitted).all():
                 self._load([float(value) for value in fitted])
-                self._is_guess = False
 
     def state(self) -> dict[str, object]:
         """Plain data that ``from_state`` makes an equal model from, its kept steps left out."""
