@@ -16,7 +16,6 @@ from prometheus_client import CollectorRegistry
 
 from weir_controlplane.errors import WeirError
 from weir_controlplane.eta.outlook import Outlook
-from weir_controlplane.files.room import UploadRoom
 from weir_controlplane.files.storage import Storage
 from weir_controlplane.health import router as health_router
 from weir_controlplane.http import install_errors
@@ -26,12 +25,14 @@ from weir_controlplane.keys.service_accounts import PodDirectory, ServiceAccount
 from weir_controlplane.keys.token_review import TokenReviewer
 from weir_controlplane.limits import install_limits
 from weir_controlplane.links.signer import LinkSigner
+from weir_controlplane.room import Room
 from weir_controlplane.services import BackgroundTask, Component, LocalNudge, Nudge, Services
 from weir_controlplane.settings import Settings
 from weir_controlplane.store.database import OUTAGES, Database
 
 RESTART_AFTER_S = 1.0
 CANCEL_AGAIN_S = 0.5
+UPLOAD_RETRY_S = 10
 _OUTSIDE: tuple[type[Exception], ...] = (*OUTAGES, WeirError)  # no defects of the task itself
 _log = structlog.get_logger(__name__)
 
@@ -46,7 +47,9 @@ def make_services(settings: Settings, *, nudge: Nudge | None = None) -> Services
         nudge=nudge or LocalNudge(),
         keys=Authenticator(),
         metrics=CollectorRegistry(),
-        upload_room=UploadRoom(settings.max_concurrent_uploads),
+        upload_room=Room(
+            settings.max_concurrent_uploads, of="uploads", retry_after_s=UPLOAD_RETRY_S
+        ),
         replica=f"{socket.gethostname()}/{new_nonce()}",
         links=LinkSigner(life_s=settings.link_life_s, base_url=settings.public_url or ""),
         outlook=Outlook(),

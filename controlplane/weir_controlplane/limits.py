@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import time
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 import structlog
 from fastapi import FastAPI
 from prometheus_client import Counter, Gauge, Histogram
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from weir_controlplane.errors import (
@@ -21,6 +22,8 @@ from weir_controlplane.errors import (
     WeirError,
 )
 from weir_controlplane.http import error_response
+from weir_controlplane.keys.auth import tenant_of
+from weir_controlplane.room import Room
 from weir_controlplane.services import Services
 
 # These bodies are streamed to the file store by endpoints that have bounds of their own.
@@ -28,6 +31,8 @@ _STREAMED = re.compile(r"POST /v1/files/?|PUT /internal/v1/chunks/[^/]+/results/
 _ALWAYS = frozenset({"/healthz", "/readyz", "/metrics"})
 _CLIENT_ERROR, _HTTP_ERROR = 400, 500
 _TENANTS = "/v1/"  # they leave a quarter of the places to agents, operator and administrators
+_NOBODY = ""  # all of whom nobody can say whose they are share one tenant's part
+_RETRY_AFTER_S = 2
 BODY_IDLE_S = 60.0  # a client that is gone without a word must not keep its place
 SEND_IDLE_S = 60.0  # nor one that reads nothing of its answer
 _PIECE_BYTES = 64 << 10  # of an answer: who reads so much in that time is slow, and not gone
@@ -46,7 +51,10 @@ class _Limits:
 
     def __init__(self, app: ASGIApp, services: Services) -> None:
         self._app = app
-        self._settings = services.settings
+        self._services = services
+        self._places = services.settings.max_in_flight_requests
+        self._tenants_places = self._places - self._places // 4
+        self._room = Room(self._tenants_places, of="requests", retry_after_s=_RETRY_AFTER_S)
         self._in_flight = self._of_tenants = 0
         registry = services.metrics
         Gauge(
@@ -70,17 +78,33 @@ class _Limits:
             await self._app(scope, receive, send)
             return
         streamed = _STREAMED.fullmatch(f"{scope['method']} {scope['path']}") is not None
-        body = _Body(scope, receive, None if streamed else self._settings.max_body_bytes)
-        refusal = self._refusal(scope, body)
-        if refusal is not None:
+        bound_bytes = None if streamed else self._services.settings.max_body_bytes
+        body = _Body(scope, receive, bound_bytes)
+        refusal = self._refusal(scope, body) or await self._admit(scope, body, send)
+        if refusal is not None:  # it keeps no place while it is told so
             await _answer(refusal, scope, body, send)
             self._count.labels(scope["method"], "refused", str(refusal.status)).inc()
-            return
+
+    async def _admit(self, scope: Scope, body: _Body, send: Send) -> WeirError | None:
+        """Handles a request in a place of its own; the refusal where its tenant gets none."""
         of_tenant = scope["path"].startswith(_TENANTS)
+        with contextlib.ExitStack() as places:
+            places.enter_context(self._counted(of_tenant=of_tenant))
+            if of_tenant:
+                tenant_id = await tenant_of(Request(scope), self._services)
+                try:
+                    places.enter_context(self._room.place(tenant_id or _NOBODY))
+                except OverloadedError as refusal:
+                    return refusal
+            await self._handle(scope, body, send)
+        return None
+
+    @contextlib.contextmanager
+    def _counted(self, *, of_tenant: bool) -> Iterator[None]:
         self._in_flight += 1
         self._of_tenants += of_tenant
         try:
-            await self._handle(scope, body, send)
+            yield
         finally:
             self._in_flight -= 1
             self._of_tenants -= of_tenant
@@ -88,12 +112,11 @@ class _Limits:
     def _refusal(self, scope: Scope, body: _Body) -> WeirError | None:
         if "\x00" in scope["path"] or b"%00" in scope["query_string"]:
             return InvalidRequestError("a NUL character is in no name, id or parameter")
-        places = self._settings.max_in_flight_requests
-        full = self._in_flight >= places
+        full = self._in_flight >= self._places
         if scope["path"].startswith(_TENANTS):
-            full = full or self._of_tenants >= places - places // 4
+            full = full or self._of_tenants >= self._tenants_places
         if full:
-            return OverloadedError("too many requests at once", retry_after_s=2)
+            return OverloadedError("too many requests at once", retry_after_s=_RETRY_AFTER_S)
         if body.bound_bytes is not None and body.announced_bytes > body.bound_bytes:
             return body.too_large()
         return None

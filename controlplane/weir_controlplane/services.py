@@ -15,11 +15,11 @@ from fastapi import APIRouter, Depends, Request
 from prometheus_client import CollectorRegistry
 
 from weir_controlplane.eta.outlook import Outlook
-from weir_controlplane.files.room import UploadRoom
 from weir_controlplane.files.storage import Storage
 from weir_controlplane.keys.authenticator import Authenticator
 from weir_controlplane.keys.service_accounts import PodDirectory, ServiceAccounts
 from weir_controlplane.links.signer import LinkSigner
+from weir_controlplane.room import Room
 from weir_controlplane.settings import Settings
 from weir_controlplane.store.database import Database
 
@@ -71,7 +71,7 @@ class Services:
     nudge: Nudge
     keys: Authenticator
     metrics: CollectorRegistry
-    upload_room: UploadRoom
+    upload_room: Room
     replica: str
     links: LinkSigner
     outlook: Outlook

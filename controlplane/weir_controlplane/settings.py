@@ -246,8 +246,8 @@ class Settings(BaseSettings):
         default=512,
         ge=1,
         le=1 << 20,
-        description="Requests handled at once, three quarters of them those of tenants; above it "
-        "the answer is 503 with Retry-After.",
+        description="Requests handled at once, three quarters of them those of tenants, and of one "
+        "tenant two thirds of these; above it the answer is 503 with Retry-After.",
     )
     max_concurrent_uploads: int = Field(
         default=32,

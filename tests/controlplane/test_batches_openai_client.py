@@ -7,11 +7,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
+import httpx2
 import openai
 import pytest
+from typing_extensions import override
 
 from tests.controlplane.fleet import Fleet
-from tests.controlplane.support import Plane, make_settings, running
+from tests.controlplane.support import Plane, batch_reaches, make_settings, running
 
 ENDPOINT: Final = "/v1/chat/completions"
 
@@ -70,3 +72,53 @@ async def test_a_batch_goes_in_and_every_line_comes_out_once(
     assert failed[0]["response"]["status_code"] == 400
     assert answered[0]["response"]["body"]["echo"] == "line-0"
     assert answered[0]["id"].startswith("batch_req_")
+
+
+class LosesAnswers(httpx2.AsyncHTTPTransport):
+    """Loses the first answer, once nothing is left of the batch to cancel."""
+
+    def __init__(self, batch_id: str, client: openai.AsyncOpenAI) -> None:
+        super().__init__()
+        self._batch_id, self._client = batch_id, client
+        self.sent = 0
+
+    @override
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        response = await super().handle_async_request(request)
+        self.sent += 1
+        if self.sent > 1:
+            return response
+        assert response.status_code == 200
+        await response.aread()
+        await response.aclose()
+        while (await self._client.batches.retrieve(self._batch_id)).status != "cancelled":
+            pass
+        raise httpx2.ReadTimeout("lost", request=request)
+
+
+@pytest.mark.parametrize("call", ["cancel", "delete"])
+async def test_what_is_done_is_no_error_to_a_client_that_lost_the_answer(
+    plane: Plane, client: openai.AsyncOpenAI, call: str
+) -> None:
+    """The client itself repeats the call; only the network is made to fail."""
+    file = await client.files.create(file=("in.jsonl", line("a")), purpose="batch")
+    batch = await client.batches.create(
+        input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h"
+    )
+    if call == "delete":
+        await client.batches.cancel(batch.id)
+        await batch_reaches(client, batch.id, "cancelled")
+    transport = LosesAnswers(batch.id, client)
+    async with openai.AsyncOpenAI(
+        base_url=f"{plane.url}/v1",
+        api_key=client.api_key,
+        http_client=httpx2.AsyncClient(transport=transport),
+    ) as unlucky:
+        if call == "cancel":
+            assert (await unlucky.batches.cancel(batch.id)).status == "cancelled"
+        else:
+            assert (await unlucky.files.delete(file.id)).deleted
+        assert transport.sent == 2
+    again = client.batches.cancel(batch.id) if call == "cancel" else client.files.delete(file.id)
+    with pytest.raises(openai.APIStatusError):  # by hand it is another call, and too late
+        await again

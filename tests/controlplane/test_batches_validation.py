@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -100,6 +101,26 @@ def test_trailing_blank_lines_are_no_lines() -> None:
     found = check(value("a"), value("b"), b"", b" ")
     assert found.errors == []
     assert [line.line for line in found.lines] == [1, 2]
+
+
+def test_however_many_blank_lines_trail_they_are_no_lines() -> None:
+    found = check(value("a"), *([b" "] * 1000))
+    assert (found.errors, len(found.lines)) == ([], 1)
+    found = check(value("a"), *([b""] * 1000), value("b"))
+    assert [error.line for error in found.errors] == list(range(2, 102))
+
+
+def test_blank_lines_are_not_kept() -> None:
+    """§8, Security: they may be as long as others, and a hundred of them wait for the next line."""
+    blanks = (RawLine(number, 0, b" " * (1 << 20)) for number in range(1, 64))
+    tracemalloc.start()
+    try:
+        found = validate(blanks, RULES)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [error.code for error in found.errors] == ["empty_file"]
+    assert peak_bytes < 8 << 20
 
 
 def test_the_first_hundred_errors_are_listed() -> None:

@@ -15,6 +15,7 @@ from sqlalchemy import func, select, update
 from tests.controlplane.bench import put_batch, put_submitted
 from tests.controlplane.fleet import USAGE, Fleet
 from tests.controlplane.support import eventually, make_settings
+from tests.controlplane.test_dispatch_deaths import waiting
 from weir_controlplane.app import make_services
 from weir_controlplane.batches import winding_up
 from weir_controlplane.batches.leases import (
@@ -31,9 +32,10 @@ from weir_controlplane.batches.leftovers import (
     release_forever,
 )
 from weir_controlplane.batches.worker import work_forever, work_once
+from weir_controlplane.dispatch import restructure
 from weir_controlplane.dispatch.commits import Commit, commit, sweepable
 from weir_controlplane.dispatch.sweep import sweep_uploads
-from weir_controlplane.dispatch.watch import close_ending
+from weir_controlplane.dispatch.watch import close_ending, expire_leases
 from weir_controlplane.errors import StorageFullError
 from weir_controlplane.files.service import sweep
 from weir_controlplane.files.storage_writer import StorageWriter
@@ -286,6 +288,29 @@ async def test_whoever_lost_its_lease_writes_nothing(
     assert len(outputs(services)) == 2  # the late one's files are gone again
 
 
+async def test_files_that_were_taken_for_abandoned_are_written_again(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """§8.6: the store was so slow that the sweeper came before the last transaction."""
+    await ready(services)
+    end = winding_up._end
+
+    async def late(*arguments: object) -> None:
+        async with services.database.transaction() as session:
+            old = update(File).where(File.status == "uploading").values(created_at=1.0)
+            await session.execute(old)
+        await sweep(services)
+        await end(*arguments)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(winding_up, "_end", late)
+        assert await work_once(services)
+    await free_lease(services)
+    await work_once(services)
+    assert (await batch_of(services)).status == "completed"
+    assert await custom_ids(services) == ALL
+
+
 async def test_an_end_whose_answer_is_lost_keeps_its_files(
     services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,6 +349,19 @@ async def test_a_lease_is_held_by_one_and_renewed_by_its_holder_only(
         async with services.database.transaction() as session:
             await hold(session, work)
     await renew(replica_of(services), taken)
+
+
+async def test_batches_of_one_tenant_leave_workers_to_others(services: Services) -> None:
+    """Long inputs are checked one after another while another tenant has any, too."""
+    names = [await put_batch(services.database, lines=4) for _ in range(4)]
+    async with services.database.transaction() as session:
+        busy = (await session.get_one(Batch, names[0])).tenant_id
+        for place, name in enumerate(names):
+            row = await session.get_one(Batch, name)
+            row.status, row.in_progress_at, row.created_at = "validating", None, float(place)
+            row.tenant_id = row.tenant_id if place == 3 else busy
+    claimed = [await claim(services) for _ in names]
+    assert [work and work.batch_id for work in claimed] == [names[at] for at in (0, 3, 1, 2)]
 
 
 async def test_replicas_at_once_finish_a_batch_once(services: Services) -> None:
@@ -466,6 +504,35 @@ async def test_the_holder_of_an_expired_batchs_chunk_has_its_grace(services: Ser
     assert await work_once(services)
     assert (await batch_of(services)).status == "expired"
     assert set((await error_codes(services)).values()) == {"batch_expired"}
+
+
+async def test_a_lease_of_suspects_runs_out_while_its_batch_ends(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """§8.9: one holds the chunk and adds to its batch, the other the batch and closes them."""
+    await opened(services)
+    chunk = await lease_first(services)
+    line = unpack_lines(chunk.line_index)[0].line
+    async with services.database.transaction() as session:
+        await session.execute(update(Chunk).values(lease_until=1.0))
+        session.add(Suspect(batch_id="b", line=line, state="suspect", deaths=1, updated_at=1.0))
+    await end_window(services, ago_s=GRACE_S + 1)
+    cutting = asyncio.Event()
+    marked_lines = restructure.marked_lines
+
+    async def slowly(*arguments: object) -> object:
+        cutting.set()
+        await waiting(services.database, 1)
+        return await marked_lines(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(restructure, "marked_lines", slowly)
+    async with asyncio.timeout(60):
+        expiring = asyncio.create_task(expire_leases(services.database))
+        await cutting.wait()
+        assert await work_once(services)
+        assert await expiring == 1
+    assert (await batch_of(services)).status == "expired"
+    assert await custom_ids(services) == ALL
 
 
 async def test_broken_results_are_never_published(services: Services) -> None:

@@ -262,6 +262,29 @@ async def shared(tmp_path: Path) -> AsyncIterator[Operator]:
         yield op
 
 
+async def test_a_job_is_suspended_whose_window_is_not_allowed_any_more(tmp_path: Path) -> None:
+    async with operator(tmp_path) as op:
+        made = await op.put(completion_window="7d")
+    lowered = make_settings(tmp_path, max_completion_window_s=2 * 86_400)
+    async with running(lowered) as plane:
+
+        async def put(name: str) -> httpx.Response:
+            body = {
+                "namespace": "team-a",
+                "name": f"job-{name}",
+                "input": {"inline": input_lines(20).decode()},
+                "completion_window": "7d",
+                "suspended": True,
+            }
+            return await plane.admin.put(f"/internal/v1/batchjobs/uid-{name}", json=body)
+
+        known = await put("1")
+        assert known.status_code == 200, known.text
+        assert (known.json()["suspended"], known.json()["batch_id"]) == (True, made["batch_id"])
+        new = await put("2")
+        assert (new.status_code, new.json()["error"]["param"]) == (400, "completion_window")
+
+
 async def test_a_uid_belongs_to_one_object(shared: Operator) -> None:
     await shared.put()
     response = await shared.try_put(name="other")

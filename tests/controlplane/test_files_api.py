@@ -341,6 +341,31 @@ async def test_unknown_paths_and_methods_answer_in_the_envelope(raw: httpx.Async
         assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
 
 
+async def test_files_that_cannot_be_removed_keep_no_others(
+    plane: Plane, client: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of them than one round bears: it goes on behind them."""
+    monkeypatch.setattr("weir_controlplane.files.service._SWEEP_ROWS", 2)
+    monkeypatch.setattr("weir_controlplane.files.service._FAILURES", 3)
+    ids = [(await client.files.create(file=b"x", purpose="batch")).id for _ in range(5)]
+    *blocked, removable = sorted(ids)
+    folder = plane.services.settings.data_dir / "files" / "files"
+    for name in blocked:
+        (folder / name).unlink()
+        (folder / name).mkdir()
+    async with plane.services.database.transaction() as session:
+        await session.execute(update(File).values(status="deleted"))
+    after = ""
+    for _ in range(2):
+        after = await sweep(plane.services, after=after)
+    assert not (folder / removable).exists()
+    for name in blocked:
+        (folder / name).rmdir()
+    await sweep(plane.services, after=after)
+    async with plane.services.database.read() as session:
+        assert set((await session.execute(select(File.status))).scalars()) == {"purged"}
+
+
 class SlowUpload:
     """An upload that begins and then waits to be told to go on."""
 
@@ -478,8 +503,13 @@ async def _is_answered(client: httpx.AsyncClient, path: str) -> bool:
 
 async def test_requests_of_tenants_leave_places_to_agents(tmp_path: Path) -> None:
     async with running(make_settings(tmp_path, max_in_flight_requests=4)) as plane:
-        tenant, agent = await plane.tenant_key("acme"), await plane.key(scope="agent")
-        async with plane.client(tenant) as one, plane.client(agent) as other:
+        tenants = [await plane.tenant_key(name) for name in ("acme", "other")]
+        agent = await plane.key(scope="agent")
+        async with (
+            plane.client(tenants[0]) as one,
+            plane.client(tenants[1]) as two,
+            plane.client(agent) as other,
+        ):
             begun = [SlowUpload(one) for _ in range(2)]
             await eventually(lambda: plane.services.upload_room.free == 30)
             go_on = asyncio.Event()
@@ -489,7 +519,7 @@ async def test_requests_of_tenants_leave_places_to_agents(tmp_path: Path) -> Non
                 await go_on.wait()
                 yield b"}"
 
-            third = asyncio.create_task(one.post("/v1/batches", content=slow()))
+            third = asyncio.create_task(two.post("/v1/batches", content=slow()))
             gauge = "weir_controlplane_requests_in_flight"
             await eventually(lambda: plane.services.metrics.get_sample_value(gauge) == 3)
             assert (await one.get("/v1/files")).status_code == 503

@@ -152,7 +152,7 @@ def bare_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     server.drop_database(name)
 
 
-@pytest.mark.parametrize("revision", ["0001", "0002", "0003", "0004"])
+@pytest.mark.parametrize("revision", ["0001", "0002", "0003", "0004", "0005"])
 async def test_what_an_earlier_release_wrote_is_there_after_the_migration(
     bare_url: str, revision: str
 ) -> None:

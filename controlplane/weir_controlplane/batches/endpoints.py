@@ -15,6 +15,7 @@ from weir_controlplane.batches.schemas import NewBatch, batch_view
 from weir_controlplane.batches.states import IllegalTransitionError, Status
 from weir_controlplane.errors import InvalidRequestError
 from weir_controlplane.keys.auth import TenantDep
+from weir_controlplane.repeats import RepeatsDep
 from weir_controlplane.services import Services, ServicesDep
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import clock_s
@@ -30,16 +31,15 @@ async def create(
     body: NewBatch,
     tenant_id: TenantDep,
     services: ServicesDep,
+    repeats: RepeatsDep,
     idempotency_key: Annotated[str | None, Header()] = None,
-    x_stainless_retry_count: Annotated[str | None, Header()] = None,
 ) -> dict[str, Any]:
     """Creates a batch; it is validated in the background."""
-    count = x_stainless_retry_count or ""
     call = CreateCall(
         tenant_id=tenant_id,
         body=body,
         idempotency_key=idempotency_key,
-        retry_count=int(count) if count.isascii() and count.isdecimal() and len(count) < 5 else 0,
+        retry_count=repeats,
     )
     batch = await create_batch(services, call)
     async with services.database.read() as session:
@@ -80,8 +80,10 @@ async def retrieve(batch_id: str, tenant_id: TenantDep, services: ServicesDep) -
 
 
 @router.post("/{batch_id}/cancel")
-async def cancel(batch_id: str, tenant_id: TenantDep, services: ServicesDep) -> dict[str, Any]:
-    """Cancels a batch; what is committed is kept.
+async def cancel(
+    batch_id: str, tenant_id: TenantDep, services: ServicesDep, repeats: RepeatsDep
+) -> dict[str, Any]:
+    """Cancels a batch; what is committed is kept. A repeat finds what the first call has done.
 
     Raises:
         InvalidRequestError: every line is done already, or the batch has ended.
@@ -91,11 +93,12 @@ async def cancel(batch_id: str, tenant_id: TenantDep, services: ServicesDep) -> 
         try:
             cancel_batch(batch, await clock_s(session))
         except IllegalTransitionError:
-            raise InvalidRequestError(
-                f"batch_id: a batch that is {batch.status} cannot be cancelled",
-                param="batch_id",
-                code="invalid_batch_state",
-            ) from None
+            if not (repeats and batch.status == Status.CANCELLED):
+                raise InvalidRequestError(
+                    f"batch_id: a batch that is {batch.status} cannot be cancelled",
+                    param="batch_id",
+                    code="invalid_batch_state",
+                ) from None
         await session.flush()
         view = await _view(services, session, batch)
     await services.nudge.send("batches")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, and_, exists, or_, select, update
+from sqlalchemy import ColumnElement, and_, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import aliased
 
-from weir_controlplane.batches.states import Event, State, Status, advance
+from weir_controlplane.batches.states import LIVE, Event, State, Status, advance
 from weir_controlplane.ids import new_nonce
 from weir_controlplane.leases import LeaseLostError
 from weir_controlplane.services import Services
@@ -90,7 +91,11 @@ async def _apply(services: Services, due: ColumnElement[bool], event: Event) -> 
 
 
 async def claim(services: Services) -> Work | None:
-    """A lease on the oldest batch that needs work and that nobody works on; None: nothing."""
+    """A lease on a batch that needs work and that nobody works on; None: nothing.
+
+    Of the tenants with the fewest at work, the oldest: a long input must not keep those of others
+    waiting behind all that its tenant has.
+    """
     winding_up = or_(
         Batch.status == Status.FINALIZING,
         and_(
@@ -108,13 +113,23 @@ async def claim(services: Services) -> Work | None:
         Batch.closing_as.is_(None),
         Batch.missing_since.is_not(None),
     )
+    taken = aliased(Batch)
+    at_work = (
+        select(taken.tenant_id, func.count().label("batches"))
+        .where(taken.status.in_(LIVE), taken.work_nonce.is_not(None))
+        .where(taken.work_lease_until > db_now())
+        .group_by(taken.tenant_id)
+        .subquery()
+    )
     statement = (
         select(Batch)
+        .outerjoin(at_work, at_work.c.tenant_id == Batch.tenant_id)
         .where(
+            Batch.status.in_(LIVE),  # those that have ended are many, and are not to be read
             or_(Batch.status == Status.VALIDATING, winding_up, doubted),
             Batch.work_lease_until <= db_now(),
         )
-        .order_by(Batch.created_at)
+        .order_by(func.coalesce(at_work.c.batches, 0), Batch.created_at)
         .limit(1)
         .with_for_update(skip_locked=True, of=Batch)
     )
@@ -159,7 +174,9 @@ async def hold(session: AsyncSession, work: Work) -> Batch:
         LeaseLostError: it is not ours any more.
     """
     statement = select(Batch).where(Batch.id == work.batch_id, Batch.work_nonce == work.nonce)
-    batch = (await session.execute(statement.with_for_update())).scalar_one_or_none()
+    # Chunks may be added meanwhile: who cuts one holds it, and winding up waits for it.
+    found = await session.execute(statement.with_for_update(key_share=True))
+    batch = found.scalar_one_or_none()
     if batch is None:
         raise LeaseLostError(work.batch_id)
     return batch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from weir_controlplane.store.models import Batch, ChunkResult
 SAMPLE_EVERY_S = 5.0
 MAX_SHOWN = 200  # batches with a series of their own: those whose window ends first
 ENDED_WITHIN_S = 3600.0
+ENDED_EVERY_S = 60.0  # every batch that ever ended is looked at
 
 BATCHES = Gauge("weir_batches", "Unfinished batches, by status; suspended ones apart.", ["status"])
 ENDED = Gauge("weir_batches_ended", "Batches that ended in the last hour, by status.", ["status"])
@@ -51,20 +53,29 @@ class Sample:
 
 async def watch_batches_forever(services: Services) -> None:
     """Keeps the gauges current until cancelled."""
+    ended: Counter[str] = Counter()
+    counted_s = float("-inf")
     while True:
         async with services.database.read() as session:
-            live, ended = await _counts(session)
+            live = await _live(session)
             samples = await running(session)
+            if time.monotonic() - counted_s >= ENDED_EVERY_S:
+                ended, counted_s = await _ended(session), time.monotonic()
         show(samples, live=live, ended=ended)
         await asyncio.sleep(SAMPLE_EVERY_S * random.uniform(0.8, 1.2))  # noqa: S311
 
 
-async def _counts(session: AsyncSession) -> tuple[Counter[str], Counter[str]]:
-    """Batches by status: unfinished ones, and those that ended of late."""
+async def _live(session: AsyncSession) -> Counter[str]:
+    """Unfinished batches by status."""
     status = case((Batch.suspended_at.is_not(None), "suspended"), else_=Batch.status)
     live = await session.execute(
-        select(status, func.count()).where(Batch.status.not_in(TERMINAL)).group_by(status)
+        select(status, func.count()).where(Batch.status.in_(LIVE)).group_by(status)
     )
+    return Counter({name: int(count) for name, count in live})
+
+
+async def _ended(session: AsyncSession) -> Counter[str]:
+    """Batches that ended of late, by status."""
     ended_at = func.coalesce(
         Batch.completed_at, Batch.failed_at, Batch.expired_at, Batch.cancelled_at
     )
@@ -73,10 +84,7 @@ async def _counts(session: AsyncSession) -> tuple[Counter[str], Counter[str]]:
         .where(Batch.status.in_(TERMINAL), ended_at > db_now() - ENDED_WITHIN_S)
         .group_by(Batch.status)
     )
-    return (
-        Counter({name: int(count) for name, count in live}),
-        Counter({name: int(count) for name, count in ended}),
-    )
+    return Counter({name: int(count) for name, count in ended})
 
 
 async def running(session: AsyncSession) -> list[Sample]:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from weir_controlplane.batches.line_reader import LineTooLongError, RawLine
@@ -227,10 +227,8 @@ def _without_trailing_blanks(lines: Iterable[RawLine]) -> Iterator[RawLine]:
     blanks: list[RawLine] = []
     for raw in lines:
         if not raw.content.strip():
-            blanks.append(raw)
-            if len(blanks) > MAX_LISTED_ERRORS:
-                yield from blanks
-                blanks.clear()
+            if len(blanks) < MAX_LISTED_ERRORS:  # no more would be listed, nor what is in them
+                blanks.append(replace(raw, content=b""))
             continue
         yield from blanks
         blanks.clear()

@@ -22,6 +22,7 @@ from weir_controlplane.batches.output import Sources, Totals, write_outputs
 from weir_controlplane.batches.result_reader import ResultSource, merged_results
 from weir_controlplane.batches.states import Event, Status, advance
 from weir_controlplane.dispatch.restructure import close_chunks
+from weir_controlplane.errors import StorageError
 from weir_controlplane.files.service import forget_unfinished
 from weir_controlplane.ids import new_id
 from weir_controlplane.services import Services
@@ -164,7 +165,11 @@ def _write(services: Services, plan: _Plan, wanted: Callable[[], bool]) -> Total
 async def _end(
     services: Services, work: Work, plan: _Plan | None, totals: Totals, losses: Losses | None
 ) -> None:
-    """Terminal state, timestamps, file ids, counts, usage and quota in one transaction."""
+    """Terminal state, timestamps, file ids, counts, usage and quota in one transaction.
+
+    Raises:
+        StorageError: the sweeper took the files for abandoned: they are to be written again.
+    """
     async with services.database.transaction() as session:
         batch = await hold(session, work)
         now_s = await clock_s(session)
@@ -188,6 +193,8 @@ async def _end(
             sizes = {"output": totals.output_bytes, "error": totals.error_bytes}
             for kind, file in plan.files.items():
                 row = await session.get_one(File, file.id, with_for_update={"key_share": True})
+                if row.status != "uploading":  # the sweeper removes what was written
+                    raise StorageError("the files took longer to write than abandoned_upload_s")
                 if sizes[kind] == 0:  # empty files are not made
                     await session.delete(row)
                     continue

@@ -66,7 +66,6 @@ async def put_job(services: Services, uid: str, body: PutBatchJob) -> Accepted:
         JobNotFoundError: the caller knows its batch, and it is not here.
         ConflictError: the uid is another object's.
     """
-    window_s(body.completion_window, services.settings)
     fingerprint = _fingerprint(body)
     async with services.database.transaction() as session:
         job = await _locked(session, uid)
@@ -136,6 +135,8 @@ async def forget_job(services: Services, uid: str) -> None:
 async def _insert(
     services: Services, session: AsyncSession, uid: str, body: PutBatchJob, fingerprint: str
 ) -> None:
+    # Only of a new one: it may be suspended yet when its window is not allowed any more.
+    window_s(body.completion_window, services.settings)
     tenant_id = await tenant_of_namespace(session, body.namespace, services.settings.default_tenant)
     if body.input.uri is not None:
         await allowed_uri(session, tenant_id, body.input.uri, param="input.uri")

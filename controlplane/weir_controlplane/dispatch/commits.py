@@ -96,9 +96,7 @@ async def _commit(session: AsyncSession, wish: Commit) -> Committed:
 async def _locked(session: AsyncSession, chunk_id: str) -> Chunk | None:
     # The batch first, as winding up does: whoever ends a batch then closes its chunks.
     batch = select(Chunk.batch_id).where(Chunk.id == chunk_id).scalar_subquery()
-    await session.execute(
-        select(Batch.id).where(Batch.id == batch).with_for_update(read=True, key_share=True)
-    )
+    await session.execute(select(Batch.id).where(Batch.id == batch).with_for_update(read=True))
     statement = select(Chunk).where(Chunk.id == chunk_id)
     return (await session.execute(statement.with_for_update(key_share=True))).scalar_one_or_none()
 

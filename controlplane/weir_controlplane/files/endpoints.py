@@ -8,10 +8,12 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 
+from weir_controlplane.errors import NotFoundError
 from weir_controlplane.files import service
 from weir_controlplane.files.schemas import file_view
 from weir_controlplane.files.upload import Uploads
 from weir_controlplane.keys.auth import TenantDep
+from weir_controlplane.repeats import RepeatsDep
 from weir_controlplane.services import Services, ServicesDep
 from weir_controlplane.store.models import File
 from weir_controlplane.store.tenancy import PageRequest, TenantScope, page_view
@@ -60,9 +62,20 @@ async def retrieve_file(
 
 
 @router.delete("/{file_id}")
-async def delete_file(file_id: str, tenant_id: TenantDep, services: ServicesDep) -> dict[str, Any]:
-    """Deletes a file that no unfinished batch reads."""
-    await service.delete_file(services, tenant_id, file_id)
+async def delete_file(
+    file_id: str, tenant_id: TenantDep, services: ServicesDep, repeats: RepeatsDep
+) -> dict[str, Any]:
+    """Deletes a file that no unfinished batch reads. A repeat finds what the first call did.
+
+    Raises:
+        NotFoundError: there is no such file.
+    """
+    try:
+        await service.delete_file(services, tenant_id, file_id)
+    except NotFoundError:
+        async with services.database.read() as session:
+            if not (repeats and await TenantScope(session, tenant_id).had_file(file_id)):
+                raise
     return {"id": file_id, "object": "file", "deleted": True}
 
 

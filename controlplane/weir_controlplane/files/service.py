@@ -18,6 +18,7 @@ from weir_controlplane.store.models import Batch, File
 from weir_controlplane.store.tenancy import TenantScope
 
 _SWEEP_ROWS = 200
+_FAILURES = 20  # of one round: a store that is away need not be asked for each file
 _log = structlog.get_logger(__name__)
 
 
@@ -69,24 +70,24 @@ async def forget_unfinished(services: Services, file_ids: Collection[str]) -> No
 
 async def sweep_forever(services: Services) -> None:
     """Removes expired files, abandoned uploads and the content of deleted files."""
+    after = ""
     while True:
-        await sweep(services)
+        after = await sweep(services, after=after)
         await asyncio.sleep(services.settings.sweep_s)
 
 
-async def sweep(services: Services) -> None:
-    """One round of `sweep_forever`. A file in use does not expire (§8.7)."""
+async def sweep(services: Services, *, after: str = "") -> str:
+    """One round of `sweep_forever`. A file in use does not expire (§8.7).
+
+    Contents are removed by id, beyond ``after``; returned is where the next round goes on.
+    """
     in_use = exists().where(Batch.input_file_id == File.id, Batch.status.in_(LIVE))
     expired = (File.status == "processed") & (File.expires_at <= db_now()) & ~in_use
     abandoned_before = db_now() - services.settings.abandoned_upload_s
     abandoned = (File.status == "uploading") & (File.created_at < abandoned_before)
     for condition in (expired, abandoned):
         await _mark_deleted(services, condition)
-    async with services.database.read() as session:
-        statement = select(File.id, File.storage_key).where(File.status == "deleted")
-        rows = (await session.execute(statement.limit(_SWEEP_ROWS))).all()
-    for file_id, storage_key in rows:
-        await _purge(services, file_id, storage_key)
+    return await _purge_deleted(services, after)
 
 
 async def _mark_deleted(services: Services, condition: ColumnElement[bool]) -> None:
@@ -104,13 +105,39 @@ async def _mark_deleted(services: Services, condition: ColumnElement[bool]) -> N
             )
 
 
-async def _purge(services: Services, file_id: str, storage_key: str) -> None:
+async def _purge_deleted(services: Services, after: str) -> str:
+    """Removes contents until none is left, or too many could not be removed; where it stopped.
+
+    The next round goes on behind those: they keep no others.
+    """
+    failed = 0
+    while True:
+        statement = (
+            select(File.id, File.storage_key)
+            .where(File.status == "deleted", File.id > after)
+            .order_by(File.id)
+            .limit(_SWEEP_ROWS)
+        )
+        async with services.database.read() as session:
+            rows = (await session.execute(statement)).all()
+        for file_id, storage_key in rows:
+            after = file_id
+            failed += not await _purge(services, file_id, storage_key)
+            if failed >= _FAILURES:
+                return after
+        if len(rows) < _SWEEP_ROWS:
+            return ""
+
+
+async def _purge(services: Services, file_id: str, storage_key: str) -> bool:
+    """Removes the content of a deleted file; False: the store did not, for now."""
     try:
         await services.storage.delete(storage_key)
     except WeirError as error:
         _log.warning("file_purge_postponed", file_id=file_id, error=error.code)
-        return
+        return False
     async with services.database.transaction() as session:
         await session.execute(
             update(File).where(File.id == file_id, File.status == "deleted").values(status="purged")
         )
+    return True

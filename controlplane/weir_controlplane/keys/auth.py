@@ -11,7 +11,8 @@ from weir_controlplane.errors import AuthenticationError, PermissionDeniedError
 from weir_controlplane.keys.authenticator import Principal
 from weir_controlplane.keys.secret import Role, parse_secret
 from weir_controlplane.keys.token_review import looks_like_token
-from weir_controlplane.services import ServicesDep, services_of
+from weir_controlplane.services import Services, ServicesDep, services_of
+from weir_controlplane.store.database import OUTAGES
 
 
 async def authenticate(request: Request, services: ServicesDep) -> Principal:
@@ -34,6 +35,19 @@ async def authenticate(request: Request, services: ServicesDep) -> Principal:
     if principal is None:
         raise AuthenticationError("the API key is unknown, revoked or expired")
     return principal
+
+
+async def tenant_of(request: Request, services: Services) -> str | None:
+    """The tenant whose key a request shows; None: no tenant's, or nobody can say now."""
+    _, _, given = request.headers.get("authorization", "").partition(" ")
+    secret = parse_secret(given.strip())
+    if secret is None:
+        return None
+    try:
+        principal = await services.keys.principal(services.database, secret)
+    except OUTAGES:
+        return None
+    return None if principal is None else principal.tenant_id
 
 
 async def agent_of(request: Request) -> Principal:

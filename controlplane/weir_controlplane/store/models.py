@@ -115,6 +115,7 @@ class Batch(Base):
         Index("ix_batches_tenant_list", "tenant_id", "created_at", "id"),
         Index("ix_batches_fingerprint", "tenant_id", "fingerprint", "created_at"),
         Index("ix_batches_work", "status", "work_lease_until"),
+        Index("ix_batches_tenant_status", "tenant_id", "status"),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -219,7 +220,7 @@ class Upload(Base):
 
     id: Mapped[str] = mapped_column(primary_key=True)
     chunk_id: Mapped[str] = mapped_column(ForeignKey("chunks.id"), index=True)
-    batch_id: Mapped[str] = mapped_column(ForeignKey("batches.id"))
+    batch_id: Mapped[str] = mapped_column(ForeignKey("batches.id"), index=True)
     attempt: Mapped[int]
     nonce: Mapped[str]
     sha256: Mapped[str]

@@ -63,6 +63,15 @@ class TenantScope:
             raise NotFoundError(f"there is no {name} {row_id[:100]!r}", param=f"{name}_id")
         return row
 
+    async def had_file(self, file_id: str) -> bool:
+        """Whether the tenant had this file, and it was deleted."""
+        statement = select(File.id).where(
+            File.tenant_id == self.tenant_id,
+            File.id == file_id,
+            File.status.in_(("deleted", "purged")),
+        )
+        return (await self._session.execute(statement)).first() is not None
+
     async def page(
         self, model: type[Owned], request: PageRequest, *where: ColumnElement[bool]
     ) -> Page[Owned]:

@@ -1,4 +1,4 @@
-"""Places for uploads that run at once, shared by the tenants of one replica."""
+"""Places for what runs at once, shared by the tenants of one replica."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ from collections.abc import Iterator
 from weir_controlplane.errors import OverloadedError
 
 ALPHA = 2
-RETRY_AFTER_S = 10
 
 
-class UploadRoom:
+class Room:
     """A bounded number of places, of which each tenant leaves some to the others.
 
     A tenant takes a place only while it has fewer than twice as many as are free: alone it gets two
-    thirds of them, and however slow its uploads are, whoever comes next finds one.
+    thirds of them, and however long it keeps them, whoever comes next finds one.
 
     Source: dynamic thresholds for shared memory of switches (Choudhury and Hahne, 1998), alpha 2;
     the last place is only for who has none, which matters where there are few.
     """
 
-    def __init__(self, places: int) -> None:
+    def __init__(self, places: int, *, of: str, retry_after_s: int) -> None:
+        """``of``: what takes the places, in words; ``retry_after_s``: for who gets none."""
         self._places = places
+        self._of = of
+        self._retry_after_s = retry_after_s
         self._taken: Counter[str] = Counter()
 
     @property
@@ -33,14 +35,14 @@ class UploadRoom:
 
     @contextlib.contextmanager
     def place(self, tenant_id: str) -> Iterator[None]:
-        """A place for one upload, until the block ends.
+        """A place until the block ends.
 
         Raises:
             OverloadedError: the tenant gets no more for now.
         """
         taken, free = self._taken[tenant_id], self.free
         if taken >= ALPHA * free or (taken and free == 1):
-            raise OverloadedError("too many uploads at once", retry_after_s=RETRY_AFTER_S)
+            raise OverloadedError(f"too many {self._of} at once", retry_after_s=self._retry_after_s)
         self._taken[tenant_id] += 1
         try:
             yield

@@ -1,0 +1,19 @@
+"""Calls that their own client repeats because it had no answer, as the stock client marks them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends, Header
+
+_MAX_DIGITS = 4
+
+
+async def _repeats(x_stainless_retry_count: Annotated[str | None, Header()] = None) -> int:
+    count = x_stainless_retry_count or ""
+    known = count.isascii() and count.isdecimal() and len(count) <= _MAX_DIGITS
+    return int(count) if known else 0
+
+
+RepeatsDep = Annotated[int, Depends(_repeats)]
+"""How often the client has sent this call before; 0 where it does not say."""
