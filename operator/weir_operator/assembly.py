@@ -88,7 +88,7 @@ def assemble(settings: OperatorSettings, configuration: Configuration) -> Parts:
     observer = Observer(store, reports, api, control_plane, terms=terms, clock=clock)
     pace = _pace(settings, random)
     progress = Progress(control_plane, reports, store, api, pace=pace, metrics=metrics)
-    requests = Requests(control_plane, reports, clock=clock, on_reached=progress.note_reached)
+    requests = Requests(control_plane, reports, clock=clock)
     executor = Executor(writer, requests, reports, _gate(settings))
     reconciler = Reconciler(observer, executor, metrics=metrics)
     late.queue = queue = _queue(settings, reconciler, random)

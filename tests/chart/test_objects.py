@@ -92,8 +92,12 @@ def test_replicas_share_a_node_only_where_their_files_do(
     assert affinity(rendered["default"]) == rule
     assert affinity(rendered["external"]) is None
     assert affinity(helm.render({"files": {"volume": {"accessMode": "ReadWriteMany"}}})) is None
-    own: dict[str, Any] = {"nodeAffinity": {}}
-    assert affinity(helm.render({"controlplane": {"affinity": own}})) == own
+    term = {"matchExpressions": [{"key": "gpu", "operator": "DoesNotExist"}]}
+    nodes = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    own: dict[str, Any] = {"nodeAffinity": nodes}
+    assert affinity(helm.render({"controlplane": {"affinity": own}})) == {**own, **rule}
+    apart: dict[str, Any] = {"podAffinity": {}}
+    assert affinity(helm.render({"controlplane": {"affinity": apart}})) == apart
 
 
 def test_the_network_policies_of_services_find_the_control_plane(

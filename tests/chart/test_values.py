@@ -54,6 +54,10 @@ BAD: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "access mode": ({"files": {"volume": {"accessMode": "Any"}}}, "/files/volume/accessMode"),
     "service type": ({"controlplane": {"service": {"type": "Ingress"}}}, "/service/type"),
     "service port": ({"controlplane": {"service": {"port": 70000}}}, "/service/port"),
+    "label that the chart selects by": (
+        {"commonLabels": {"app.kubernetes.io/component": "ml"}},
+        "app.kubernetes.io/component",
+    ),
     "label that is a number": ({"commonLabels": {"team": 1}}, "/commonLabels/team"),
     "memory": ({"operator": {"resources": {"limits": {"memory": "lots"}}}}, "/limits/memory"),
     "resources": ({"operator": {"resources": {"limit": {}}}}, "'limit' not allowed"),

@@ -11,6 +11,7 @@ import pytest
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from benchmarks.papers.paper import PAPERS
 from observability.alerts import ALERTS
 from scripts.generate_chart import CONTROLPLANE_BY_CHART
 from weir_cli.main import make_app
@@ -22,6 +23,7 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "CHANGELOG.md",
+    ROOT / "benchmarks" / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
@@ -40,7 +42,9 @@ def tracked() -> list[Path]:
 
 
 def code_blocks(page: Path) -> list[str]:
-    return re.findall(r"```(?:sh|bash|console)\n(.*?)```", page.read_text(), re.DOTALL)
+    """What stands in a block of a shell, or of no language at all."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    return [block for language, block in blocks if language in {"", "sh", "bash", "console"}]
 
 
 def commands(page: Path, program: str) -> list[str]:
@@ -61,6 +65,50 @@ def test_links_lead_somewhere(page: Path) -> None:
     inside = [target for target in targets if not target.startswith(("http://", "https://", "#"))]
     missing = [target for target in inside if not (page.parent / target.partition("#")[0]).exists()]
     assert missing == []
+
+
+def anchors(page: Path) -> set[str]:
+    """What GitHub calls the headings of a page."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_links_lead_to_headings_that_are_there(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)\s]*)#([^)\s]+)\)", page.read_text())
+    inside = [(name, anchor) for name, anchor in targets if "://" not in name]
+    missing = [
+        f"{name}#{anchor}"
+        for name, anchor in inside
+        if anchor not in anchors(page.parent / name if name else page)
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_metrics_that_are_named_exist(page: Path) -> None:
+    tables = "".join(
+        (ROOT / "docs" / name).read_text() for name in ("operations.md", "operator.md")
+    )
+    known = set(re.findall(r"^\| `(weir_\w+)` \|", tables, re.MULTILINE))
+    known |= {path.name for path in ROOT.glob("*/weir_*")}  # packages, and a benchmark
+    parts = {f"{name}_{part}" for name in known for part in ("bucket", "sum", "count")}
+    assert set(re.findall(r"\bweir_[a-z_]*[a-z]\b(?!_)", page.read_text())) <= known | parts
+
+
+def test_every_benchmark_is_listed_and_run() -> None:
+    """Whatever has a result file; `make bench` says that it runs every benchmark."""
+    listed = (ROOT / "benchmarks" / "README.md").read_text()
+    run = (ROOT / "scripts" / "bench.sh").read_text()
+    results = {path.stem for path in (ROOT / "benchmarks" / "results").glob("*.json")}
+    assert results > set(PAPERS)
+    for name in results - set(PAPERS):
+        assert f"`benchmarks.{name}" in listed, name
+        assert re.search(rf"\b{name}\b", run), name
+    (papers,) = re.findall(r"`benchmarks\.papers ([a-z\\|]+) --data", listed)
+    assert {*PAPERS, "all"} == set(papers.replace("\\", "").split("|"))
+    assert "run papers all" in run
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)

@@ -161,6 +161,16 @@ def test_columns_and_short_names(inside: Kubectl, definition: Definition) -> Non
     assert heads == ["NAME", *wanted]
 
 
+def test_an_expected_end_is_shown(inside: Kubectl) -> None:
+    job = renamed(good("BatchJob"))
+    inside.apply(job)
+    name, eta = job["metadata"]["name"], "2100-01-02T03:04:00Z"
+    patch = json.dumps({"status": {"eta": eta}})
+    inside.run("patch", "bj", name, "--subresource=status", "--type=merge", "--patch", patch)
+    shown = inside.run("get", "bj", name, "--output=wide").stdout
+    assert eta in shown.split(), shown
+
+
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda item: item.kind)
 def test_explain_speaks_of_every_field(inside: Kubectl, definition: Definition) -> None:
     shown = inside.run("explain", definition.plural, "--recursive").stdout

@@ -115,9 +115,8 @@ BATCH_JOB = Definition(
             path=".status.counts.failed",
             description="Lines that ended with an error.",
         ),
-        Column(
-            name="ETA", type="date", path=".status.eta", wide=True, description="End, forecast."
-        ),
+        # No date: of a time to come kubectl would say <invalid>.
+        Column(name="ETA", path=".status.eta", wide=True, description="End, forecast."),
         Column(
             name="At-Risk", path=_condition("AtRisk"), description="Whether it may end too late."
         ),

@@ -103,7 +103,9 @@ class Writer:
         except NotFoundError:
             return
         labels = found["metadata"].get("labels") or {}
-        if labels.get(SERVICE_LABEL) != owner["metadata"]["name"]:
+        owners = found["metadata"].get("ownerReferences") or ()
+        ours = any(item.get("uid") == owner["metadata"]["uid"] for item in owners)
+        if not ours and labels.get(SERVICE_LABEL) != owner["metadata"]["name"]:
             raise ForeignObjectError(
                 f"{kind.kind} {name} exists and does not belong to this "
                 f"{owner['kind']}: rename the {owner['kind']}, or delete the {kind.kind}",

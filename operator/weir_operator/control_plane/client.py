@@ -16,7 +16,7 @@ import httpx
 
 from weir_operator.backoff import jittered_s
 from weir_operator.metrics import OperatorMetrics
-from weir_operator.planning.observed import BatchReport, ServiceReport
+from weir_operator.planning.observed import FOREIGN_ANSWER, BatchReport, ServiceReport
 from weir_operator.planning.types import CancelBatch, ControlPlaneRequest, PutBatchJob, RegisterPods
 from weir_operator.planning.wire import (
     BATCHJOBS,
@@ -263,10 +263,12 @@ def _service(told: Json) -> HeardService:
 
 
 def _error_of(response: httpx.Response) -> tuple[str, str]:
+    status = response.status_code
     try:
         error = json.loads(response.content)["error"]
-        code = str(error.get("code") or "")
+        code = str(error.get("code") or f"http_{status}")
         message = str(error.get("message"))
     except (ValueError, KeyError, TypeError, AttributeError):
-        code, message = "", response.reason_phrase
-    return code or f"http_{response.status_code}", message[:MAX_ERROR_CHARACTERS]
+        code = FOREIGN_ANSWER
+        message = f"{status} {response.reason_phrase}, said by something before the control plane"
+    return code, message[:MAX_ERROR_CHARACTERS]

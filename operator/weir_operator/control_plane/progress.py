@@ -26,6 +26,7 @@ from weir_operator.control_plane.client import (
 from weir_operator.control_plane.reports import ReportBook
 from weir_operator.leader.elector import NotLeaderError
 from weir_operator.metrics import OperatorMetrics
+from weir_operator.planning.job_context import ENDED, UNCANCELLED
 from weir_operator.planning.kinds import BATCH_JOB, LLM_SERVICE, Kind
 from weir_operator.planning.types import (
     CancelBatch,
@@ -38,8 +39,6 @@ from weir_operator.planning.types import (
 )
 
 log = structlog.get_logger(__name__)
-
-FINAL = frozenset({"completed", "failed", "expired", "cancelled"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,11 +86,11 @@ class Progress:
         try:
             jobs, services = await self._client.jobs(), await self._client.services()
         except ControlPlaneError as error:
-            self.note_reached(answered=False, reason=str(error), complaint=error.complaint)
+            self._note_reached(answered=False, reason=str(error), complaint=error.complaint)
             return
         jobs = [job for job in jobs if self._ours(job.namespace)]
         services = [service for service in services if self._ours(service.namespace)]
-        self.note_reached(answered=True)
+        self._note_reached(answered=True)
         self._reports.heard_all(jobs, services, asked_at_s=asked_at_s)
         try:
             await self._end_orphans(jobs)
@@ -103,7 +102,7 @@ class Progress:
         except NotLeaderError:
             return
 
-    def note_reached(
+    def _note_reached(
         self, *, answered: bool, reason: str = "", complaint: str | None = None
     ) -> None:
         """Says it once when the control plane comes or goes, or gives another reason."""
@@ -141,12 +140,12 @@ class Progress:
         return found
 
     async def _end_orphan(self, job: HeardJob) -> None:
-        if job.report.status in FINAL:
+        if job.report.status in ENDED:
             await self._client.perform(ForgetBatch(uid=job.uid))
             self._reports.forget_job(job.uid)
             return
-        if job.report.status == "cancelling":
-            return
+        if job.report.status == "cancelling" or job.report.status in UNCANCELLED:
+            return  # it ends by itself
         await self._client.perform(CancelBatch(uid=job.uid))
         self._metrics.orphans_cancelled.inc()
         log.info("orphan.cancelled", uid=job.uid, namespace=job.namespace, name=job.name)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from weir_operator.backoff import Clock
 from weir_operator.control_plane.client import HeardJob, HeardService
@@ -17,6 +18,8 @@ from weir_operator.planning.types import ObjectKey
 ASK_AGAIN_S = 60.0
 """A refusal may rest on something besides the object (a tenant, a quota, a role): the same wish is
 tried again after this."""
+UNANSWERED_S = 10.0
+"""What got no answer to the wish, or a server's error, is tried again after this."""
 
 Place = tuple[str, ...]
 """What was refused, from the general to the particular."""
@@ -26,7 +29,7 @@ Place = tuple[str, ...]
 class _Refused:
     refusal: Refusal
     wish: Hashable
-    at_s: float
+    until_s: float
 
 
 class ReportBook:
@@ -53,6 +56,7 @@ class ReportBook:
         self._told: dict[tuple[str, str], ServiceReport] = {}
         self._measured_s: dict[tuple[str, str], float] = {}
         self._refusals: dict[Place, _Refused] = {}
+        self._failing_since_s: dict[Place, float] = {}
         self._complete = False
         self._up = False
         self._complaint: str | None = None
@@ -156,14 +160,23 @@ class ReportBook:
 
     # --- refusals ----------------------------------------------------------------------------
 
-    def refuse(self, place: Place, refusal: Refusal, *, wish: Hashable) -> bool:
-        """A wish was refused; returns whether that is news."""
+    def refuse(
+        self, place: Place, refusal: Refusal, *, wish: Hashable, hold_s: float = ASK_AGAIN_S
+    ) -> bool:
+        """A wish was refused, and is held for a while; returns whether that is news."""
         known = self._refusals.get(place)
-        self._refusals[place] = _Refused(refusal=refusal, wish=wish, at_s=self._clock())
+        until_s = self._clock() + hold_s
+        self._refusals[place] = _Refused(refusal=refusal, wish=wish, until_s=until_s)
         return known is None or known.refusal != refusal
+
+    def failing_s(self, place: Place) -> float:
+        """A wish has failed again, which may pass; for how long it does so, in seconds."""
+        now_s = self._clock()
+        return now_s - self._failing_since_s.setdefault(place, now_s)
 
     def accept(self, place: Place) -> bool:
         """A wish was accepted; returns whether one had been refused before."""
+        self._failing_since_s.pop(place, None)
         return self._refusals.pop(place, None) is not None
 
     def held_s(self, place: Place, *, wish: Hashable) -> float:
@@ -171,7 +184,7 @@ class ReportBook:
         known = self._refusals.get(place)
         if known is None or known.wish != wish:
             return 0.0
-        return max(0.0, known.at_s + ASK_AGAIN_S - self._clock())
+        return max(0.0, known.until_s - self._clock())
 
     def refusal(self, place: Place) -> Refusal | None:
         """The refusal of a place, until something is accepted there."""
@@ -188,8 +201,10 @@ class ReportBook:
 
     def forget_refusals(self, prefix: Place) -> None:
         """The object is gone."""
-        for place in [place for place in self._refusals if place[: len(prefix)] == prefix]:
-            del self._refusals[place]
+        kept: dict[Place, Any]
+        for kept in (self._refusals, self._failing_since_s):
+            for place in [place for place in kept if place[: len(prefix)] == prefix]:
+                del kept[place]
 
 
 def _job_key(job: HeardJob) -> ObjectKey:

@@ -60,9 +60,12 @@ def progressing(context: ServiceContext, deployment: Manifest | None) -> Finding
 
 def needed_replicas(context: ServiceContext) -> int:
     """The fewest ready replicas that the rollout allows, rounded as a Deployment rounds."""
-    wanted, missing = context.spec.replicas, context.spec.rollout.max_unavailable
+    rollout = context.spec.rollout
+    wanted, missing = context.spec.replicas, rollout.max_unavailable
     if isinstance(missing, str):
         missing = wanted * int(missing.removesuffix("%")) // PERCENT
+    if missing == 0 and str(rollout.max_surge) in {"0", "0%"}:
+        missing = 1  # a share of too few: a Deployment takes one, or it could replace none
     return max(1, wanted - missing)
 
 

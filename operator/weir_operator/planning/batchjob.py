@@ -7,10 +7,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from weir_operator.planning.conditions import Finding, events, rfc3339, written
+from weir_operator.api.batchjob import BatchJobSpec
+from weir_operator.planning.conditions import Finding, conditions_of, events, rfc3339, written
 from weir_operator.planning.job_conditions import findings, is_final, state
 from weir_operator.planning.job_context import (
     ENDED,
+    UNCANCELLED,
     InputMissingError,
     InputTooLargeError,
     JobContext,
@@ -22,6 +24,7 @@ from weir_operator.planning.kinds import BATCH_JOB, FINALIZER, MANAGED_BY, PAUSE
 from weir_operator.planning.observed import BatchReport, ObservedBatchJob
 from weir_operator.planning.service_telemetry import without_none
 from weir_operator.planning.types import CancelBatch, ChildRef, ControlPlaneRequest, Manifest, Plan
+from weir_operator.planning.unreadable import plan_unreadable
 
 LOOK_AGAIN_S = 30.0
 """How soon an obstacle that no watched event ends is looked at again."""
@@ -41,12 +44,12 @@ def plan_batchjob(observed: ObservedBatchJob) -> Plan:
         return _plan_foreign_end(metadata)
     if metadata.get("deletionTimestamp"):
         return _plan_end(observed)
-    try:
-        context = context_of(observed)
-    except ValidationError:
-        return Plan()  # of another version: its operator acts on it
     if (metadata.get("annotations") or {}).get(PAUSED_ANNOTATION) == "true":
         return Plan()
+    try:
+        context = context_of(observed)
+    except ValidationError as error:
+        return _plan_unreadable(observed, error)
     if context.ended:
         return _plan_ended(context)
     return _plan_open(context)
@@ -129,6 +132,18 @@ def _plan_ended(context: JobContext) -> Plan:
     return Plan(finalizer=release, removals=(itself,))
 
 
+def _plan_unreadable(observed: ObservedBatchJob, error: ValidationError) -> Plan:
+    """A spec of another version, or one that the CRD of another version let in."""
+    ended = any(
+        conditions_of(observed.job).get(kind, {}).get("status") == "True"
+        for kind in ("Complete", "Failed")
+    )
+    if ended or error.title != BatchJobSpec.__name__:
+        return Plan()
+    reasons = (Reasons.INVALID_SPEC,)
+    return plan_unreadable(observed.job, error, reasons=reasons, now=observed.now)
+
+
 def _plan_foreign_end(metadata: Manifest) -> Plan:
     """Of a BatchJob of another controller: our finalizer came with a copied manifest.
 
@@ -148,7 +163,7 @@ def _plan_end(observed: ObservedBatchJob) -> Plan:
     if FINALIZER not in (metadata.get("finalizers") or ()):
         return Plan()
     reached, report = observed.control_plane_reached, observed.report
-    if reached and (report is None or _is_over(report)):
+    if reached and (report is None or _is_over(report) or report.status in UNCANCELLED):
         return Plan(finalizer=False)
     began = datetime.fromisoformat(metadata["deletionTimestamp"])
     left_s = observed.finalizer_deadline_s - (observed.now - began).total_seconds()

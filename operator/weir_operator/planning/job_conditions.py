@@ -5,11 +5,12 @@ from __future__ import annotations
 from weir_operator.planning.conditions import Finding, rfc3339
 from weir_operator.planning.job_context import ENDED, JobContext
 from weir_operator.planning.job_reasons import BatchJobReasons as Reasons
-from weir_operator.planning.observed import BatchReport, Refusal
+from weir_operator.planning.observed import FOREIGN_ANSWER, BatchReport, Refusal
 from weir_operator.planning.reasons import Reason
 from weir_operator.planning.service_telemetry import unreached
 
-BAD_REQUEST, CONFLICT, TOO_MANY, FORBIDDEN = 400, 409, 429, 403
+BAD_REQUEST, CONFLICT, TOO_MANY = 400, 409, 429
+NAMESPACE_NOT_BOUND = "namespace_not_bound"
 FINAL_REFUSALS = frozenset({BAD_REQUEST, CONFLICT, 413, 422})
 """Statuses that say that the object itself cannot be; its spec cannot be changed."""
 
@@ -30,7 +31,7 @@ def findings(context: JobContext, obstacle: Finding | None) -> tuple[Finding, ..
 
 def is_final(refusal: Refusal) -> bool:
     """Whether asking again is in vain."""
-    return refusal.status_code in FINAL_REFUSALS
+    return refusal.status_code in FINAL_REFUSALS and refusal.code != FOREIGN_ANSWER
 
 
 def _failed(context: JobContext, obstacle: Finding | None) -> Finding:
@@ -94,7 +95,7 @@ def _accepted(context: JobContext, obstacle: Finding | None, failed: Finding) ->
     observed = context.observed
     if observed.report is not None or context.status.batch_id is not None:
         unlike = observed.report is not None and not observed.report.input_matches
-        return Finding(
+        return _waits_for(observed.report) or Finding(
             reason=Reasons.ACCEPTED,
             message="the control plane has another input of this BatchJob: the first one counts"
             if unlike and context.spec.input.config_map_key_ref is None
@@ -107,14 +108,32 @@ def _accepted(context: JobContext, obstacle: Finding | None, failed: Finding) ->
     if obstacle is not None:
         return obstacle
     if observed.refusal is not None:
-        return Finding(reason=_not_yet(observed.refusal), message=observed.refusal.message)
+        return Finding(
+            reason=_not_yet(observed.refusal), message=f"{observed.refusal.message}; asked again"
+        )
     return Finding(reason=Reasons.SUBMITTING, message="the control plane is being asked")
+
+
+def _waits_for(report: BatchReport | None) -> Finding | None:
+    """What keeps the control plane from making the batch; None: nothing, as far as is known."""
+    if report is None or report.batch_id is not None or report.waiting_reason is None:
+        return None
+    if report.waiting_reason == Reasons.QUOTA_EXCEEDED.name:
+        return Finding(
+            reason=Reasons.QUOTA_EXCEEDED,
+            message="the tenant's quota is used up: the batch is made when there is room",
+        )
+    return Finding(
+        reason=Reasons.INPUT_UNAVAILABLE,
+        message=f"the input cannot be taken in now ({report.waiting_reason}): tried again",
+    )
 
 
 def _not_yet(refusal: Refusal) -> Reason:
     if refusal.status_code == TOO_MANY:
         return Reasons.QUOTA_EXCEEDED
-    return Reasons.NAMESPACE_NOT_BOUND if refusal.status_code == FORBIDDEN else Reasons.SUBMITTING
+    bound = refusal.code != NAMESPACE_NOT_BOUND
+    return Reasons.UNREACHABLE if bound else Reasons.NAMESPACE_NOT_BOUND
 
 
 def _suspended(context: JobContext, *, ended: bool) -> Finding:
@@ -125,10 +144,14 @@ def _suspended(context: JobContext, *, ended: bool) -> Finding:
     now = wanted if report is None else report.suspended
     if wanted and now:
         return Finding(reason=Reasons.SUSPENDED, message="set spec.suspend to false to resume")
+    refusal = context.observed.refusal
+    told = None if refusal is None else f"the control plane did not take it: {refusal.message}"
     if wanted:
-        return Finding(reason=Reasons.SUSPENDING, message="what is running is being handed back")
+        message = told or "what is running is being handed back"
+        return Finding(reason=Reasons.SUSPENDING, message=message)
     if now:
-        return Finding(reason=Reasons.RESUMING, message="the control plane is being told")
+        message = told or "the control plane is being told"
+        return Finding(reason=Reasons.RESUMING, message=message)
     return Finding(reason=Reasons.NOT_SUSPENDED, message="spec.suspend is false")
 
 

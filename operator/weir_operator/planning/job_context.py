@@ -11,6 +11,8 @@ from weir_operator.planning.types import InlineInput, Manifest, PutBatchJob, Uri
 
 ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 """Statuses of a batch that never change again."""
+UNCANCELLED = frozenset({"finalizing", "delivering"})
+"""Every line has run: what is left is done in any case, and to cancel it changes nothing."""
 MAX_CONFIG_MAP_BYTES = 1 << 20
 READ_BEFORE = InlineInput(text="\n")
 """Stands for an input that was accepted before: of a batch that exists it is not read."""

@@ -29,6 +29,15 @@ class BatchJobReasons:
         says="input.configMapKeyRef names no ConfigMap of the namespace, or no key of it.",
         event="Warning",
     )
+    INVALID_SPEC = Reason(
+        condition="Accepted",
+        status="False",
+        name="InvalidSpec",
+        says="The stored spec is not one of this version, because another version of the CRD let "
+        "it in; nothing is asked of the control plane until it is corrected. A batch that was made "
+        "goes on.",
+        event="Warning",
+    )
     SUBMITTING = Reason(
         condition="Accepted",
         status="False",
@@ -47,6 +56,14 @@ class BatchJobReasons:
         status="False",
         name="QuotaExceeded",
         says="The tenant's quota is used up; asked again later.",
+        event="Warning",
+    )
+    INPUT_UNAVAILABLE = Reason(
+        condition="Accepted",
+        status="False",
+        name="InputUnavailable",
+        says="The input cannot be read, or kept, for now; tried again. The control plane's log has "
+        "why.",
         event="Warning",
     )
     UNREACHABLE = Reason(

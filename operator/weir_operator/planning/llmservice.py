@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from weir_operator.planning import availability, service_telemetry
 from weir_operator.planning.children import build_children
 from weir_operator.planning.children.agent_settings import not_carried
-from weir_operator.planning.conditions import Finding, conditions_of, events, written
+from weir_operator.planning.conditions import Finding, events, written
 from weir_operator.planning.context import ServiceContext, context_of
 from weir_operator.planning.kinds import CHILD_KINDS, DEPLOYMENT, PAUSED_ANNOTATION, SCALED_OBJECT
 from weir_operator.planning.llmservice_reasons import LlmServiceReasons as Reasons
@@ -23,6 +23,7 @@ from weir_operator.planning.types import (
     PodIdentity,
     ReleaseService,
 )
+from weir_operator.planning.unreadable import plan_unreadable
 
 FOREIGN_S = 5.0
 """A child of a former namesake is soon collected; then its name is free."""
@@ -169,28 +170,10 @@ def _status(
 
 
 def _invalid(observed: ObservedLLMService, error: ValidationError) -> Plan:
-    """Changes nothing but the two conditions that say why."""
     if observed.service["metadata"].get("deletionTimestamp"):
         return Plan()
-    first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(["spec", *(str(part) for part in first["loc"])])
-    message = f"{place}: {first['msg']}: correct the field"
-    findings = (
-        Finding(reason=Reasons.NOT_READY_REFUSED, message=message),
-        Finding(reason=Reasons.INVALID_SPEC, message=message),
-    )
-    generation = observed.service["metadata"].get("generation", 0)
-    changed = written(findings, live=observed.service, generation=generation, now=observed.now)
-    told = {finding.reason.condition for finding in findings}
-    kept = [item for kind, item in conditions_of(observed.service).items() if kind not in told]
-    status = dict(observed.service.get("status") or {}) | {
-        "observedGeneration": generation,
-        "conditions": [*changed, *(dict(item) for item in kept)],
-    }
-    return Plan(
-        status=None if status == observed.service.get("status") else status,
-        events=events(findings, live=observed.service),
-    )
+    reasons = (Reasons.NOT_READY_REFUSED, Reasons.INVALID_SPEC)
+    return plan_unreadable(observed.service, error, reasons=reasons, now=observed.now)
 
 
 def _foreign(

@@ -45,8 +45,9 @@ class LlmServiceReasons:
         condition="Configured",
         status="False",
         name="ChildRefused",
-        says="The API server refused a child, mostly for a podTemplate that is not a pod's; the "
-        "message is the server's.",
+        says="The API server refused a child, mostly for a podTemplate that is not a pod's, or has "
+        "not taken it for ten seconds, such as with an admission webhook that is down; the message "
+        "is the server's.",
         event="Warning",
     )
     KIND_MISSING = Reason(

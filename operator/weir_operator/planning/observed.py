@@ -8,6 +8,11 @@ from datetime import datetime
 
 from weir_operator.planning.types import Manifest
 
+FOREIGN_ANSWER = "foreign_answer"
+"""The code of an error that is not in the control plane's words: a proxy before it spoke."""
+SERVER_ERROR = 500
+"""The least HTTP status that says nothing of what was asked."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorDefaults:
@@ -41,14 +46,20 @@ class OperatorDefaults:
 class Refusal:
     """An answer that something asked for cannot be.
 
-    ``status_code`` is the HTTP status, ``code`` the answer's own code; ``message`` names the field
-    and the remedy. ``wish``: the child as it was asked for; None of what is no child.
+    ``status_code`` is the HTTP status, 0 without an answer; ``code`` the answer's own code;
+    ``message`` names the field and the remedy. ``wish``: the child as it was asked for; None of
+    what is no child.
     """
 
     status_code: int
     code: str
     message: str
     wish: Manifest | None = None
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether nobody said no: there was no answer, or a server's error."""
+        return self.status_code == 0 or self.status_code >= SERVER_ERROR
 
 
 @dataclass(frozen=True, kw_only=True)

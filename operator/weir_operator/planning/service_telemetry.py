@@ -42,6 +42,11 @@ def registered(
             reason=Reasons.REGISTERED_UNKNOWN,
             message=f"{unreached(observed)}; online requests are not affected",
         )
+    if refusal is not None and refusal.unanswered:
+        return Finding(
+            reason=Reasons.REGISTERED_UNKNOWN,
+            message=f"{refusal.message}; online requests are not affected",
+        )
     if refusal is not None:
         return Finding(reason=Reasons.REGISTRATION_REFUSED, message=refusal.message)
     report = observed.report

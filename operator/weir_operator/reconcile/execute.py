@@ -13,7 +13,7 @@ from weir_operator.cluster.errors import (
 )
 from weir_operator.cluster.ownership import digest
 from weir_operator.cluster.writer import Writer
-from weir_operator.control_plane.reports import ASK_AGAIN_S, ReportBook
+from weir_operator.control_plane.reports import ASK_AGAIN_S, UNANSWERED_S, Place, ReportBook
 from weir_operator.planning.kinds import BATCH_JOB, LLM_SERVICE
 from weir_operator.planning.observed import Refusal
 from weir_operator.planning.types import Manifest, ObjectKey, Plan, PutBatchJob
@@ -24,6 +24,8 @@ from weir_operator.workqueue import RetryError
 
 log = structlog.get_logger(__name__)
 
+TOLD_AFTER_S = 10.0
+"""A child that fails for so long, for reasons that pass by themselves, is told of in the status."""
 STALE_S = 0.5
 """Planned again after this when the object had changed: the watch brings its new version."""
 
@@ -112,12 +114,14 @@ class Executor:
     ) -> bool:
         """Applies every child; whether one is refused since now, or is so no longer.
 
-        One refused child stops no other.
+        One refused child stops no other, nor does one that fails.
 
         Raises:
-            ClusterError: a failure that may pass; the queue repeats it.
+            NamespaceTerminatingError: nothing can be made there any more.
+            ClusterError: the first failure that may pass; the queue repeats it.
         """
         news = False
+        failed: ClusterError | None = None
         for child in plan.children:
             place = (*child_place(key), str(child["kind"]), str(child["metadata"]["name"]))
             wish = digest(child)
@@ -129,19 +133,29 @@ class Executor:
                 if await self._writer.apply_child(owner, child):
                     times.within(0.0)  # our own writes enqueue nothing: look at their result
                 news |= self._reports.accept(place)
+            except NamespaceTerminatingError:
+                raise
             except ClusterError as error:
-                if not _says_no(error):
-                    raise
-                refusal = Refusal(
-                    status_code=error.status or HTTP_CONFLICT,
-                    code=error.reason or "Refused",
-                    message=str(error),
-                    wish=child,
-                )
-                news |= self._reports.refuse(place, refusal, wish=wish)
-                times.within(ASK_AGAIN_S)
-                log.warning("child.refused", namespace=key.namespace, child=place[-2:])
+                if not _says_no(error) and self._reports.failing_s(place) < TOLD_AFTER_S:
+                    failed = failed or error
+                    continue
+                news |= self._refused(place, child, error, times)
+        if failed is not None:
+            raise failed
         return news
+
+    def _refused(self, place: Place, child: Manifest, error: ClusterError, times: _Times) -> bool:
+        """Keeps what the API server says of a child; whether that is news."""
+        refusal = Refusal(
+            status_code=error.status or HTTP_CONFLICT,
+            code=error.reason or "Refused",
+            message=str(error),
+            wish=child,
+        )
+        hold_s = ASK_AGAIN_S if _says_no(error) else UNANSWERED_S
+        times.within(hold_s)
+        log.warning("child.refused", namespace=child["metadata"]["namespace"], child=place[-2:])
+        return self._reports.refuse(place, refusal, wish=digest(child), hold_s=hold_s)
 
     async def _write_status(self, owner: Manifest, plan: Plan, times: _Times) -> None:
         """Writes the status when it may be written now; Events follow it, so each is said once."""
@@ -167,7 +181,5 @@ class Executor:
 
 
 def _says_no(error: ClusterError) -> bool:
-    """Whether a child's failure is said in a condition rather than retried with backoff."""
-    if isinstance(error, NamespaceTerminatingError):
-        return False
+    """Whether a child's failure is said in a condition at once, not retried with backoff first."""
     return error.permanent or isinstance(error, ForbiddenError | NotFoundError)

@@ -126,8 +126,6 @@ class Observer:
         try:
             heard = await self._client.job(uid)
         except ControlPlaneError as error:
-            if error.unreachable:
-                self._reports.reach(answered=False, complaint=error.complaint)
             return error
         if heard is not None:
             self._reports.heard_job(heard, asked_at_s=asked_at_s)

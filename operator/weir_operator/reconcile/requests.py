@@ -1,8 +1,12 @@
-"""What a plan asks of the control plane: asked once, held back for a while when it was refused."""
+"""What a plan asks of the control plane: asked once, held back for a while when it was refused.
+
+A call that fails says nothing of the others: whether the control plane is there at all is found by
+`control_plane.progress`, which asks for everything.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Hashable
 
 import structlog
 
@@ -15,7 +19,7 @@ from weir_operator.control_plane.client import (
     HeardJob,
     HeardService,
 )
-from weir_operator.control_plane.reports import ASK_AGAIN_S, ReportBook
+from weir_operator.control_plane.reports import ASK_AGAIN_S, UNANSWERED_S, Place, ReportBook
 from weir_operator.planning.observed import Refusal
 from weir_operator.planning.types import (
     CancelBatch,
@@ -30,16 +34,8 @@ from weir_operator.reconcile.observe import child_place, job_place
 
 log = structlog.get_logger(__name__)
 
-LATER_S = 2.0
-"""Asked again after this when the control plane does not answer."""
-
-
-class Reached(Protocol):
-    """Hears of every call to the control plane whether it answered."""
-
-    def __call__(self, *, answered: bool, reason: str = "", complaint: str | None = None) -> None:
-        """It answered, or it did not for a reason, or it said something else."""
-        ...
+PAUSE_S = 5.0
+"""After a call without an answer others of its kind wait: else they could hold all workers."""
 
 
 class Requests:
@@ -51,13 +47,12 @@ class Requests:
         reports: ReportBook,
         *,
         clock: Clock,
-        on_reached: Reached,
     ) -> None:
         self._client = client
         self._reports = reports
         self._clock = clock
-        self._on_reached = on_reached
         self._sent: dict[str, PutBatchJob] = {}
+        self._paused_until_s: dict[type[ControlPlaneRequest], float] = {}
 
     async def ask(self, key: ObjectKey, request: ControlPlaneRequest) -> float | None:
         """Asks, unless the same was refused lately; after how many seconds at most to look again.
@@ -65,35 +60,44 @@ class Requests:
         None: the answer asks for no look.
         """
         place, wish = _place(key, request), digest(repr(request))  # an input may be large
-        held_s = self._reports.held_s(place, wish=wish)
-        if held_s > 0:
-            return held_s
-        try:
-            await self._call(request)
-        except ControlPlaneError as error:
-            self._on_reached(
-                answered=not error.unreachable,
-                reason=str(error),
-                complaint=error.complaint if error.unreachable else None,
-            )
-            if error.code == BATCH_NOT_FOUND:
-                return 0.0
-            log.info("control_plane.refused", code=error.code, reason=str(error))
-            if error.unreachable:
-                return LATER_S
-            refusal = Refusal(status_code=error.status or 0, code=error.code, message=str(error))
-            return 0.0 if self._reports.refuse(place, refusal, wish=wish) else ASK_AGAIN_S
-        self._on_reached(answered=True)
+        if not self._known(request):
+            held_s = max(self._reports.held_s(place, wish=wish), self._pause_s(request))
+            if held_s > 0:
+                return held_s
+            try:
+                await self._call(request)
+            except ControlPlaneError as error:
+                return self._refused(place, request, error, wish=wish)
         return 0.0 if self._reports.accept(place) else None
 
+    def _pause_s(self, request: ControlPlaneRequest) -> float:
+        return self._paused_until_s.get(type(request), 0.0) - self._clock()
+
+    def _refused(
+        self,
+        place: Place,
+        request: ControlPlaneRequest,
+        error: ControlPlaneError,
+        *,
+        wish: Hashable,
+    ) -> float:
+        """After how many seconds at most to look again."""
+        if error.code == BATCH_NOT_FOUND:
+            return 0.0
+        log.info("control_plane.refused", code=error.code, reason=str(error))
+        if error.status is None:
+            self._paused_until_s[type(request)] = self._clock() + PAUSE_S
+        hold_s = UNANSWERED_S if error.unreachable else ASK_AGAIN_S
+        refusal = Refusal(status_code=error.status or 0, code=error.code, message=str(error))
+        news = self._reports.refuse(place, refusal, wish=wish, hold_s=hold_s)
+        return 0.0 if news else hold_s
+
     async def _call(self, request: ControlPlaneRequest) -> None:
-        """One call, left out when its answer is known; the answer goes into the reports.
+        """One call; the answer goes into the reports.
 
         Raises:
             ControlPlaneError: no answer, or a refusal.
         """
-        if self._known(request):
-            return
         asked_at_s = self._clock()
         try:
             heard = await self._client.perform(request)

@@ -119,6 +119,28 @@ def test_a_config_map_deleted_after_acceptance_does_not_hinder_suspension() -> N
     assert request.batch_id == "batch_1"
 
 
+@pytest.mark.parametrize(
+    ("waiting_reason", "told"),
+    [
+        ("QuotaExceeded", ("False", "QuotaExceeded")),
+        ("InputUnavailable", ("False", "InputUnavailable")),
+        ("InternalError", ("False", "InputUnavailable")),
+        (None, ("True", "Accepted")),
+    ],
+)
+def test_what_keeps_a_batch_from_being_made_is_said(
+    waiting_reason: str | None, told: tuple[str, str]
+) -> None:
+    report = batch("pending", batch_id=None, eta_at=None, waiting_reason=waiting_reason)
+    plan = plan_batchjob(observe_job(report=report))
+    assert condition(plan.status, "Accepted") == told
+    made = batch(eta_at=None, waiting_reason="NoMatchingModel")
+    assert condition(plan_batchjob(observe_job(running(), report=made)).status, "Accepted") == (
+        "True",
+        "Accepted",
+    )
+
+
 def test_a_missing_service_is_waited_for_until_acceptance_and_then_not_needed() -> None:
     plan = plan_batchjob(observe_job(service=None))
     assert plan.requests == ()
@@ -152,6 +174,15 @@ def test_suspension_and_resumption_show_what_holds_not_what_is_wished() -> None:
     back = observe_job(running(), report=batch(suspended=True))
     assert condition(plan_batchjob(back).status, "Suspended") == ("True", "Resuming")
     assert not submitted(back).suspended
+
+
+def test_a_suspension_that_is_refused_is_not_said_to_be_on_its_way() -> None:
+    refusal = Refusal(status_code=400, code="invalid_value", message="completion_window: no")
+    for wish, held in ((True, False), (False, True)):
+        observed = observe_job(running(suspend=wish), report=batch(suspended=held), refusal=refusal)
+        plan = plan_batchjob(observed)
+        assert "completion_window: no" in message(plan.status, "Suspended")
+        assert condition(plan.status, "Failed")[0] == "False"
 
 
 def test_resuming_a_job_suspended_from_birth_takes_the_finalizer_first() -> None:
@@ -285,9 +316,16 @@ def test_a_final_refusal_fails_the_job_and_others_are_asked_again() -> None:
     assert condition(final.status, "Accepted") == ("False", "Refused")
     assert message(final.status, "Failed") == "output.uri: no"
     assert final.requests == ()
-    for status_code, reason in ((403, "NamespaceNotBound"), (429, "QuotaExceeded")):
-        plan = plan_batchjob(refused(status_code, "x"))
-        assert condition(plan.status, "Accepted") == ("False", reason)
+    for status_code, code, told in (
+        (403, "namespace_not_bound", ("False", "NamespaceNotBound")),
+        (429, "x", ("False", "QuotaExceeded")),
+        # Not the control plane's: it never saw the input.
+        (403, "foreign_answer", ("Unknown", "ControlPlaneUnreachable")),
+        (413, "foreign_answer", ("Unknown", "ControlPlaneUnreachable")),
+        (403, "insufficient_scope", ("Unknown", "ControlPlaneUnreachable")),
+    ):
+        plan = plan_batchjob(refused(status_code, code))
+        assert condition(plan.status, "Accepted") == told
         assert condition(plan.status, "Failed")[0] == "False"
         assert len(plan.requests) == 1
 
@@ -331,7 +369,7 @@ def test_deletion_cancels_then_lets_go() -> None:
     assert plan.requests == (CancelBatch(uid="job-1"),)
     assert plan.finalizer is None
     assert plan.status is None
-    for status in ("cancelling", "cancelled", "completed"):
+    for status in ("cancelling", "cancelled", "completed", "finalizing", "delivering"):
         assert plan_batchjob(deleted(1, report=batch(status))).finalizer is False
     assert plan_batchjob(deleted(1)).finalizer is False
 
@@ -354,6 +392,38 @@ def test_a_job_of_another_controller_is_left_alone() -> None:
     assert plan_batchjob(observe_job(copied)).finalizer is False  # or it would never go
     ours = plan_batchjob(observe_job(batchjob(managedBy="weir.dev/operator")))
     assert len(ours.requests) == 1
+
+
+def test_a_stored_spec_that_cannot_be_read_is_said_until_it_is_corrected() -> None:
+    """An earlier CRD let deadlines in that only the API server can read."""
+    unreadable = {"deadline": "2030-01-01T00:00:00+99:99"}
+    observed = observe_job(batchjob(**unreadable))
+    plan = plan_batchjob(observed)
+    assert condition(plan.status, "Accepted") == ("False", "InvalidSpec")
+    assert message(plan.status, "Accepted").startswith("spec.deadline: ")
+    assert [(note.type, note.reason) for note in plan.events] == [("Warning", "InvalidSpec")]
+    assert (plan.requests, plan.finalizer) == ((), None)
+    again = apply_job(observed, plan)
+    assert plan_batchjob(again) == type(plan)()
+    spec = {**again.job["spec"], "deadline": rfc3339(NOW + timedelta(hours=1))}
+    corrected = plan_batchjob(replace(again, job={**again.job, "spec": spec}))
+    assert len(corrected.requests) == 1
+    assert condition(corrected.status, "Accepted") == ("False", "Submitting")
+
+
+def test_of_a_job_whose_spec_cannot_be_read_its_batch_and_its_end_stay() -> None:
+    live = observe_job(running(), report=batch())
+    told = apply_job(live, plan_batchjob(live))
+    spec = {**told.job["spec"], "deadline": "2030-01-01T00:00:00+99:99"}
+    plan = plan_batchjob(replace(told, job={**told.job, "spec": spec}))
+    assert plan.status is not None
+    assert plan.status["batchID"] == "batch_1"
+    assert condition(plan.status, "Failed") == ("False", "NotFailed")
+    assert plan.finalizer is None
+    over = ended(10)
+    spec = {**over.job["spec"], "deadline": "2030-01-01T00:00:00+99:99"}
+    plan = plan_batchjob(replace(over, job={**over.job, "spec": spec}))
+    assert plan == type(plan)()
 
 
 def test_a_paused_job_is_left_alone() -> None:

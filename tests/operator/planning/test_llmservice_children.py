@@ -74,6 +74,50 @@ def test_pods_meet_the_restricted_standard() -> None:
     }
 
 
+def test_every_constraint_and_port_of_the_users_is_kept() -> None:
+    """A topology may have two constraints, and a port two protocols: none is lost to the other."""
+    zone, host = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
+
+    def spread(key: str, when: str, **more: object) -> dict[str, Any]:
+        return {"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": when, **more}
+
+    own = [
+        spread(zone, "DoNotSchedule"),
+        spread(zone, "ScheduleAnyway"),
+        spread(host, "DoNotSchedule", maxSkew=2),
+    ]
+    ports = [
+        {"containerPort": 9000, "protocol": "TCP"},
+        {"containerPort": 9000, "protocol": "UDP"},
+        {"containerPort": 8000, "protocol": "UDP"},
+        {"containerPort": 8000, "hostPort": 80},
+    ]
+    overrides = {
+        "spec": {
+            "topologySpreadConstraints": own,
+            "containers": [{"name": "agent", "ports": ports}],
+        }
+    }
+    template = pod(llmservice(podTemplate=overrides))
+    found = template["spec"]["topologySpreadConstraints"]
+    assert [
+        (item["topologyKey"], item["whenUnsatisfiable"], item["maxSkew"]) for item in found
+    ] == [
+        (host, "DoNotSchedule", 2),
+        (zone, "DoNotSchedule", 1),
+        (zone, "ScheduleAnyway", 1),
+    ]
+    assert found[0]["labelSelector"]["matchLabels"]["weir.dev/llmservice"] == "chat"
+    [container] = template["spec"]["containers"]
+    http, *others = container["ports"]
+    assert http == {"name": "http", "containerPort": 8000, "protocol": "TCP", "hostPort": 80}
+    assert [(item["containerPort"], item["protocol"]) for item in others] == [
+        (9000, "TCP"),
+        (9000, "UDP"),
+        (8000, "UDP"),
+    ]
+
+
 def test_pods_pull_with_the_operators_secrets_and_their_own() -> None:
     assert "imagePullSecrets" not in pod()["spec"]
     defaults = replace(DEFAULTS, image_pull_secrets=("registry",))

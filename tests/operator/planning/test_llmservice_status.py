@@ -110,6 +110,16 @@ def test_available_follows_what_the_rollout_allows(
     assert condition(plan_llmservice(observed).status, "Available")[0] == expected
 
 
+@pytest.mark.parametrize(("surge", "expected"), [(0, "True"), ("0%", "True"), (1, "False")])
+def test_without_a_surge_a_rollout_takes_one_replica_however_small_the_share(
+    surge: int | str, expected: str
+) -> None:
+    """As the Deployment does: a quarter of two is none, and none could ever be replaced."""
+    service = llmservice(rollout={"maxSurge": surge, "maxUnavailable": "25%"})
+    observed = with_deployment(observe_service(service), deployment_status(1))
+    assert condition(plan_llmservice(observed).status, "Available")[0] == expected
+
+
 def test_a_service_scaled_to_zero_is_not_available() -> None:
     observed = with_deployment(
         observe_service(llmservice(replicas=0), pods=()), deployment_status(0)

@@ -86,7 +86,7 @@ class World:
         observer = Observer(self.store, self.reports, api, client, terms=terms, clock=clock)
         executor = Executor(
             Writer(api, self.store, metrics=metrics, instance="operator-0"),
-            Requests(client, self.reports, clock=clock, on_reached=lambda **_: None),
+            Requests(client, self.reports, clock=clock),
             self.reports,
             StatusGate(writes_per_s=1e6, interval_s=0, clock=clock),
         )

@@ -6,9 +6,11 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from e2e.cluster.api_server import ApiServer
 from e2e.cluster.kubectl import Kubectl
@@ -16,6 +18,7 @@ from tests.support.operator_process import PATIENT_LEASE, OperatorProcess
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.kubernetes
+ROOT = Path(__file__).resolve().parents[3]
 
 CHILDREN = (
     ("serviceaccount", "chat"),
@@ -209,6 +212,15 @@ def test_edits_are_undone_and_additions_kept(operator: OperatorProcess, kubectl:
     assert found["metadata"]["annotations"]["team"] == "search"
     assert found["spec"]["revisionHistoryLimit"] == 3
 
+    # Without its label it is not seen any more, and is ours all the same.
+    kubectl.run("label", "service", "chat", "weir.dev/llmservice-")
+
+    def label() -> object:
+        found = kubectl.get("service", "chat") or {"metadata": {}}
+        return (found["metadata"].get("labels") or {}).get("weir.dev/llmservice")
+
+    assert eventually(lambda: label() == "chat"), operator
+
     # Scaling is by the service alone.
     kubectl.run("scale", "llmservice", "chat", "--replicas=3")
     assert eventually(lambda: replicas() == 3), operator
@@ -273,6 +285,76 @@ def test_what_is_refused_is_said_from_the_first_and_until_it_is_corrected(
     kubectl.apply(allowing("10.0.0.0/8"))
     assert eventually(lambda: 3 in generations()), operator
     assert (3, "Applied") in said
+
+
+def test_a_job_that_an_earlier_crd_let_in_is_told_of(
+    operator: OperatorProcess, api_server: ApiServer, kubectl: Kubectl
+) -> None:
+    """The API server takes the status of an object that it would not take any more itself."""
+    crd = ROOT / "crds" / "weir.dev_batchjobs.yaml"
+    earlier = yaml.safe_load(crd.read_text())
+    schema = earlier["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    del schema["properties"]["spec"]["properties"]["deadline"]["x-kubernetes-validations"]
+    apply = ("--server-side", "--force-conflicts")
+    api_server.kubectl.apply(earlier, options=apply)
+    unreadable = batchjob(deadline="2030-01-01T00:00:00+99:99")
+    try:
+        assert eventually(lambda: kubectl.try_apply(unreadable).ok)
+    finally:
+        api_server.kubectl.apply(yaml.safe_load(crd.read_text()), options=apply)
+    accepted = ("batchjob", "nightly", "Accepted")
+    assert eventually(lambda: condition(kubectl, *accepted).get("reason") == "InvalidSpec"), (
+        operator
+    )
+    assert "spec.deadline" in condition(kubectl, *accepted)["message"]
+    right = '{"spec":{"deadline":"2030-01-01T00:00:00Z"}}'
+    kubectl.run("patch", "batchjob", "nightly", "--type=merge", "-p", right)
+    assert eventually(lambda: condition(kubectl, *accepted)["reason"] != "InvalidSpec"), operator
+
+
+def test_a_child_that_an_absent_webhook_holds_up_is_told_of_and_holds_up_no_other(
+    operator: OperatorProcess, api_server: ApiServer, kubectl: Kubectl, namespace: str
+) -> None:
+    webhook = {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingWebhookConfiguration",
+        "metadata": {"name": namespace},
+        "webhooks": [
+            {
+                "name": "absent.example.org",
+                "clientConfig": {"url": "https://127.0.0.1:9/"},
+                "rules": [
+                    {
+                        "apiGroups": [""],
+                        "apiVersions": ["v1"],
+                        "operations": ["CREATE"],
+                        "resources": ["services"],
+                    }
+                ],
+                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+                "failurePolicy": "Fail",
+                "sideEffects": "None",
+                "admissionReviewVersions": ["v1"],
+            }
+        ],
+    }
+    api_server.kubectl.apply(webhook)
+    configured = ("llmservice", "chat", "Configured")
+    try:
+        probe = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "probe"}}
+        probe["spec"] = {"ports": [{"port": 80}]}
+        options = ["--dry-run=server"]
+        assert eventually(lambda: "webhook" in kubectl.try_apply(probe, options=options).stderr)
+        kubectl.apply(llmservice())
+        refused = partial(condition, kubectl, *configured)
+        assert eventually(lambda: refused().get("reason") == "ChildRefused", within_s=60), operator
+        assert "absent.example.org" in refused()["message"]
+        assert missing(kubectl) == ["service"]
+        assert condition(kubectl, "llmservice", "chat", "Ready")["status"] == "False"
+    finally:
+        kubectl.run("delete", "validatingwebhookconfiguration", namespace)
+    assert eventually(lambda: refused().get("reason") == "Applied", within_s=60), operator
+    assert missing(kubectl) == []
 
 
 def test_deleting_a_service_deletes_its_children(

@@ -302,7 +302,12 @@ async def test_an_orphan_that_cannot_be_ended_yet_keeps_no_others() -> None:
 
     class Refusing:
         async def jobs(self) -> list[HeardJob]:
-            return [job("u1", status="completed"), job("u2")]
+            return [
+                job("u1", status="completed"),
+                job("u2"),
+                job("u3", status="finalizing"),
+                job("u4", status="delivering"),  # neither can be cancelled: they end by themselves
+            ]
 
         async def services(self) -> list[HeardService]:
             return []
@@ -341,6 +346,15 @@ async def test_an_unknown_batch_is_an_answer_and_another_404_is_not(
     async with serve_app(answering((404, {"detail": "Not Found"}))) as url:
         with pytest.raises(ControlPlaneError):
             await client_to(url).job("u1")  # a proxy, or a control plane of another release
+
+
+async def test_what_a_proxy_says_is_not_taken_for_the_control_planes_word(
+    serve_app: Serve, client_to: Callable[..., ControlPlaneClient]
+) -> None:
+    async with serve_app(answering((413, "<html>Request Entity Too Large</html>"))) as url:
+        with pytest.raises(ControlPlaneError, match="before the control plane") as raised:
+            await client_to(url).job("u1")
+    assert raised.value.code == "foreign_answer"
 
 
 async def test_an_answer_that_lacks_a_field_is_no_answer(

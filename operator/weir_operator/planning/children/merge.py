@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+SPREAD = "topologySpreadConstraints"
 MERGE_KEYS = {
     "containers": "name",
     "initContainers": "name",
@@ -17,7 +18,7 @@ MERGE_KEYS = {
     "volumeMounts": "mountPath",
     "volumeDevices": "devicePath",
     "ports": "containerPort",
-    "topologySpreadConstraints": "topologyKey",
+    SPREAD: "topologyKey",
     "hostAliases": "ip",
 }
 """Lists whose items are known by a key; every other list is replaced as a whole."""
@@ -60,7 +61,7 @@ def _value(name: str, base: Any, over: Any) -> Any:  # noqa: ANN401 - any JSON
         return merged(base, over)
     key = MERGE_KEYS.get(name)
     if key is not None and _keyed(base, key) and _keyed(over, key):
-        return _list(base, over, key)
+        return _list(name, base, over)
     if isinstance(over, Mapping):
         return merged({}, over)
     return over
@@ -72,9 +73,25 @@ def _keyed(value: object, key: str) -> bool:
     )
 
 
-def _list(base: Sequence[Any], over: Sequence[Any], key: str) -> list[Any]:
-    """Items of ``base`` in their place, changed where ``over`` has the key; then the new ones."""
-    changes = {item[key]: item for item in over}
-    result = [merged(item, changes.get(item[key], {})) for item in base]
-    known = {item[key] for item in base}
-    return result + [merged({}, item) for item in changes.values() if item[key] not in known]
+def _list(name: str, base: Sequence[Any], over: Sequence[Any]) -> list[Any]:
+    """Items of ``base`` in their place, changed where ``over`` has the key; then the new ones.
+
+    Of several constraints on one topology the first is the change.
+    """
+    known = {_identity(name, item) for item in base}
+    changes: dict[Any, Any] = {}
+    new: dict[Any, Any] = {}
+    for item in over:
+        key = _identity(name, item)
+        if key in known and (key not in changes or name != SPREAD):
+            changes[key] = item
+        else:
+            new[key, item.get("whenUnsatisfiable") if name == SPREAD else None] = item
+    result = [merged(item, changes.get(_identity(name, item), {})) for item in base]
+    return result + [merged({}, item) for item in new.values()]
+
+
+def _identity(name: str, item: Mapping[str, Any]) -> object:
+    """What an item is known by: a port may be open to two protocols."""
+    key = item[MERGE_KEYS[name]]
+    return (key, item.get("protocol", "TCP")) if name == "ports" else key
