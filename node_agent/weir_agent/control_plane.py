@@ -5,6 +5,7 @@ Every error says whether the same call may succeed later.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
@@ -144,8 +145,12 @@ class HttpControlPlane:
                 },
             )
         )
-        records = response.content.split(b"\n")
-        return [_input_line(record) for record in records if record.strip()]
+        lines = []
+        for record in response.content.split(b"\n"):
+            if record.strip():
+                lines.append(_input_line(record))
+                await asyncio.sleep(0)  # online responses share this loop, and a page is long
+        return lines
 
     async def upload(self, lease: wire.Lease, sealed: Sealed) -> str:
         """The id of the stored upload.

@@ -5,6 +5,7 @@ Only responses that stream events are measured. What an SLO makes of it is decid
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ GENERATING_PATHS = frozenset(
     {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
 )
 WINDOW_S = 60.0
+_CHOICE = re.compile(rb'"choices":\[\{"index":(\d+)')
 Clock = Callable[[], float]
 
 
@@ -81,35 +83,51 @@ class OnlineLatency:
         self._observe(metric, value_s)
 
 
+@dataclass(slots=True)
+class _Choice:
+    """The tokens of one choice so far."""
+
+    first_s: float = 0.0
+    last_s: float = 0.0
+    tokens: int = 0
+
+
 class _Stream:
-    """The time stamps of one response."""
+    """The time stamps of one response, choice by choice: they come side by side."""
 
     def __init__(self, latency: OnlineLatency, arrival_s: float) -> None:
         self._latency = latency
         self._arrival_s = arrival_s
-        self._first_s: float | None = None
-        self._last_s: float | None = None
-        self._tokens = 0
+        self._choices: dict[bytes, _Choice] = {}
 
     def event(self, body: bytes, now_s: float) -> None:
         """A part of the body was handed over at ``now_s``."""
         if not _carries_tokens(body):
             return
-        if self._first_s is None:
-            self._first_s = now_s
+        if not self._choices:
             self._latency.add("ttft", now_s, now_s - self._arrival_s)
-            # A chat stream opens with the role, sent together with the first token's event.
-            if b'"role":' in body:
-                return
-        elif self._last_s is not None:
-            self._latency.add("tbt", now_s, now_s - self._last_s)
-        self._last_s = now_s
-        self._tokens += 1
+        choice = self._choices.setdefault(_choice_of(body), _Choice())
+        if choice.tokens:
+            self._latency.add("tbt", now_s, now_s - choice.last_s)
+        elif b'"role":' in body:
+            return  # a chat stream opens with the roles, sent together with the first token's event
+        else:
+            choice.first_s = now_s
+        choice.last_s = now_s
+        choice.tokens += 1
 
     def end(self, now_s: float) -> None:
         """The response ended."""
-        if self._tokens > 1 and self._first_s is not None and self._last_s is not None:
-            self._latency.add("tpot", now_s, (self._last_s - self._first_s) / (self._tokens - 1))
+        for choice in self._choices.values():
+            if choice.tokens > 1:
+                tpot_s = (choice.last_s - choice.first_s) / (choice.tokens - 1)
+                self._latency.add("tpot", now_s, tpot_s)
+
+
+def _choice_of(body: bytes) -> bytes:
+    """The index of the choice that an event is of; empty in streams that have but one."""
+    found = _CHOICE.search(body)
+    return found[1] if found else b""
 
 
 def _carries_tokens(body: bytes) -> bool:

@@ -23,7 +23,13 @@ from weir_agent.agent import Agent, EngineDiedError, install_signals
 from weir_agent.journal import CrashJournal
 from weir_agent.logs import configure_logging, log_loop_errors
 from weir_agent.settings import AgentSettings, SettingsError, load_settings
-from weir_agent.supervisor import Exit, Supervisor, allow_many_files, bind
+from weir_agent.supervisor import (
+    Exit,
+    Supervisor,
+    allow_many_files,
+    bind,
+    end_at_once_on_signals,
+)
 from weir_agent.vllm_bridge.environment import (
     installed_version,
     new_event_loop,
@@ -58,6 +64,7 @@ def _supervise(settings: AgentSettings | None, engine_args: Sequence[str] | None
     engine_args = settings.engine_args if engine_args is None else engine_args
     _require_model(engine_args)
     _require_vllm()
+    end_at_once_on_signals()  # what follows takes up to a minute, before the supervisor has them
     configure_logging(settings.log_level)
     lock = _own(settings.data_dir)
     prepare_environment()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+_LATENCIES = {"ttft": "TTFT", "tbt": "TBT", "tpot": "TPOT, from the first token on,"}
 _SECONDS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
@@ -25,11 +26,11 @@ class AgentMetrics:
         self.online_latency = {
             metric: Histogram(
                 f"weir_online_{metric}_seconds",
-                f"{metric.upper()} of streamed online requests, measured where responses leave.",
+                f"{name} of streamed online requests, measured where responses leave.",
                 buckets=_SECONDS,
                 registry=self.registry,
             )
-            for metric in ("ttft", "tbt", "tpot")
+            for metric, name in _LATENCIES.items()
         }
         self.offline_line = Histogram(
             "weir_offline_line_seconds",

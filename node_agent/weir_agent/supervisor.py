@@ -125,9 +125,9 @@ class Supervisor:
     def _run_child(self) -> Ended:
         # A signal that comes before both processes know who they are would be nobody's.
         signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
-        child = os.fork()
+        parent, child = os.getpid(), os.fork()
         if child == 0:
-            _become_child(lambda: self._work(self._mark_ready))
+            _become_child(parent, lambda: self._work(self._mark_ready))
         self._child = child
         signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
         if self._stopping:  # the signal came before there was a child to forward it to
@@ -151,17 +151,17 @@ class Supervisor:
             os.kill(self._child, signal.SIGKILL)
 
 
-def _become_child(work: Callable[[], int]) -> None:
+def _become_child(parent: int, work: Callable[[], int]) -> None:
     """Runs ``work`` and ends the process; never returns."""
     status: int = Exit.FAILED
     try:
         for number in (*FORWARDED, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
-        die_with_parent()
+        die_with(parent)
         os.setsid()  # Ctrl-C reaches the parent alone, and the parent passes it on in order
         # vLLM's engine process is forked from this one, and must not outlive it either.
-        os.register_at_fork(after_in_child=die_with_parent)
+        os.register_at_fork(before=_forks.note, after_in_child=_forks.follow)
         status = work()
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else Exit.FAILED
@@ -184,9 +184,41 @@ def _end_of(child: int) -> int:
             return status
 
 
-def die_with_parent() -> None:
-    """Has the kernel end this process when the thread that started it ends (Linux)."""
+def die_with(parent: int) -> None:
+    """Has the kernel end this process when the thread that started it ends (Linux).
+
+    ``parent`` is the process of that thread; when it has ended already, this one ends here.
+    """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # the kernel tells only of what comes after
+        os._exit(Exit.FAILED)
+
+
+class _Forks:
+    """Has each process that is forked from here on die with the one that forked it."""
+
+    def __init__(self) -> None:
+        self._parent = 0
+
+    def note(self) -> None:
+        """This process is about to fork."""
+        self._parent = os.getpid()
+
+    def follow(self) -> None:
+        """This one was forked."""
+        die_with(self._parent)
+
+
+_forks = _Forks()
+
+
+def end_at_once_on_signals() -> None:
+    """SIGTERM and SIGINT end this process where it stands: there is nothing to end in order yet.
+
+    Process 1 of a container gets no signal that it has no handler for.
+    """
+    for number in FORWARDED:
+        signal.signal(number, lambda number, _frame: os._exit(128 + number))
 
 
 def allow_many_files() -> None:

@@ -18,7 +18,7 @@ from tests.agent.conftest import PATIENCE_S, StartAgent
 from tests.support.fake_control_plane import FakeControlPlane, completion_lines
 from tests.support.fake_engine import FakeEngine
 from weir_agent.agent import EngineDiedError
-from weir_agent.chunks import bodies
+from weir_agent.chunks import bodies, feeder
 from weir_agent.engine import OfflineLine
 
 
@@ -90,8 +90,11 @@ async def test_a_chunk_whose_lines_cannot_be_had_stops_no_other(
 
 
 async def test_a_chunk_that_cannot_be_read_is_handed_back_and_others_come(
-    start_agent: StartAgent, control_plane: FakeControlPlane
+    start_agent: StartAgent, control_plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Eight attempts with the pauses of production take half a minute.
+    monkeypatch.setattr(feeder, "FETCH_PAUSE_S", 0.01)
+    monkeypatch.setattr(feeder, "FETCH_PAUSE_MOST_S", 0.05)
     gone = control_plane.add_chunk(completion_lines(200, first=101))
     control_plane.unreadable = {gone}
     with capture_logs() as logs:
@@ -299,8 +302,10 @@ async def test_a_cancelled_chunk_stops_and_commits_what_it_has(
         await running.until(lambda: len(engine.executed) == 8 and len(engine.resident) == 6)
         control_plane.cancel[chunk_id] = "cancelled"
         await running.until(lambda: control_plane.done)
+        registry = running.agent.stores.metrics.registry
     assert sorted(control_plane.results) == [1, 2]
     assert sorted(engine.cancelled) == [3, 4, 5, 6, 7, 8]
+    assert registry.get_sample_value("weir_offline_line_seconds_count") == 2  # what was answered
 
 
 async def test_a_lost_lease_is_dropped_with_its_results(
@@ -424,6 +429,19 @@ async def test_a_busy_engine_gets_the_line_again(
     async with start_agent(engine) as running:
         await running.until(lambda: control_plane.done)
     assert [r[0]["response"]["status_code"] for r in control_plane.results.values()] == [200, 200]
+
+
+async def test_a_line_is_expected_to_produce_what_a_choice_of_earlier_ones_did(
+    start_agent: StartAgent, control_plane: FakeControlPlane
+) -> None:
+    """Each choice is a request of its own in the engine, and KV blocks are left free for each."""
+    lines = completion_lines(2)
+    for line in lines:
+        line["body"] |= {"n": 4, "max_tokens": 100}
+    control_plane.add_chunk(lines, solo=True)  # one after the other
+    async with start_agent() as running:
+        await running.until(lambda: control_plane.done)
+    assert [line.expected_output_tokens for line in running.engine.executed] == [100, 3]
 
 
 async def test_a_result_over_the_bound_is_that_lines_error(

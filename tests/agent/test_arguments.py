@@ -55,6 +55,12 @@ def test_arguments_that_the_agent_cannot_follow_are_refused(tmp_path: Path) -> N
         (["--ssl-certfile", "/a", "--ssl-keyfile", "/b"], "--ssl-keyfile has no effect: the agent"),
         (["--enable-ssl-refresh"], "--enable-ssl-refresh has no effect: the agent serves plain"),
         (["--uds", "/a"], "--uds has no effect: the agent serves HTTP on WEIR_HOST and WEIR_PORT"),
+        (["--port", "9000"], "--port 9000 has no effect: the agent serves HTTP on WEIR_HOST and"),
+        (["--host=0.0.0.0"], "--host 0.0.0.0 has no effect: the agent serves HTTP on WEIR_HOST"),
+        (["--port", "8000"], None),  # what it is anyway
+        (["--scheduling-policy", "fcfs"], "--scheduling-policy fcfs contradicts Weir's scheduler"),
+        (["--scheduling_policy=fcfs"], "--scheduling-policy fcfs contradicts Weir's scheduler"),
+        (["--scheduling-policy", "priority"], None),
         (tools, "invalid tool call parser: ours"),
         (["--reasoning-parser", "none"], "invalid reasoning parser: none"),
         ([*tools, "--tool-parser-plugin", str(plugin)], None),  # registered from here on

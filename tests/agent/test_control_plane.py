@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import httpx
 import pytest
 from pydantic import ValidationError
@@ -42,6 +44,26 @@ async def test_a_page_that_cannot_be_read_is_asked_for_again(content: bytes) -> 
     with pytest.raises(ControlPlaneError) as refusal:
         await lines_of(httpx.Response(200, content=content))
     assert (refusal.value.code, refusal.value.retry) == ("unreadable_reply", True)
+
+
+async def test_online_responses_go_on_while_a_page_is_read() -> None:
+    """A page may have 8 MiB, and its lines are parsed in the loop that streams to clients."""
+    turns = 0
+
+    async def stream() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    record = b'{"line": %d, "url": "/v1/completions", "body": {"prompt": "x"}}\n'
+    content = b"".join(record % line for line in range(1, 257))
+    streaming = asyncio.create_task(stream())
+    try:
+        assert len(await lines_of(httpx.Response(200, content=content))) == 256
+    finally:
+        streaming.cancel()
+    assert turns >= 256
 
 
 @pytest.mark.parametrize("chunk_id", ["", "..", "a/b", "/etc"])

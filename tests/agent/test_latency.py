@@ -98,6 +98,18 @@ async def test_a_completion_stream_has_no_opening_event() -> None:
     assert seen["tbt"] == pytest.approx([0.1])
 
 
+async def test_choices_that_stream_side_by_side_are_measured_each_by_itself() -> None:
+    """Taken for one, two choices would seem to be twice as fast as either is."""
+    begin = b'data: {"id":"a","choices":[{"index":%d,"delta":'
+    events = [(0.5, begin % n + b'{"role":"assistant","content":""}}]}\n\n') for n in (0, 1)]
+    for at_s in (0.5, 0.7, 1.0):
+        events += [(at_s, begin % n + b'{"content":"a"}}]}\n\n') for n in (0, 1)]
+    seen = await measure(events)
+    assert seen["ttft"] == [0.5]
+    assert seen["tbt"] == pytest.approx([0.2, 0.2, 0.3, 0.3])
+    assert seen["tpot"] == pytest.approx([0.25, 0.25])
+
+
 @pytest.mark.parametrize(
     "changes",
     [{"path": "/v1/models"}, {"status": 400}, {"content_type": b"application/json"}],

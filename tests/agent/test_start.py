@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -40,6 +43,39 @@ def test_a_vllm_that_is_not_supported_is_named(
     assert ended.value.code == 2
     assert capsys.readouterr().err.startswith(f"error: {said}")
     assert not (tmp_path / "data").exists()
+
+
+IMPORTS = """
+import sys, time
+from pathlib import Path
+from weir_agent import main
+from weir_agent.settings import load_settings
+
+def preload():
+    Path(sys.argv[1], "importing").touch()
+    time.sleep(600)
+
+main.preload = preload
+main.run(load_settings(data_dir=sys.argv[1], engine_args=("--model", "m")))
+"""
+
+
+@pytest.mark.vllm
+def test_a_sigterm_while_the_engine_is_imported_ends_the_agent(tmp_path: Path) -> None:
+    """Process 1 of a container gets only what it handles: the pod would wait for its kill."""
+    agent = subprocess.Popen(
+        [sys.executable, "-c", IMPORTS, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    try:
+        deadline_s = time.monotonic() + 120
+        while not (tmp_path / "importing").exists():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        agent.terminate()
+        assert agent.wait(120) == 128 + signal.SIGTERM  # of its own accord
+    finally:
+        agent.kill()
 
 
 SPEAKS = """

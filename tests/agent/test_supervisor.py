@@ -22,15 +22,16 @@ folder, plan = Path(sys.argv[1]), sys.argv[2].split(",")
 stop_within_s = 1 if "deaf" in plan else 120
 if "orphan" in plan:
     ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER, as process 1 of a container is
-if "early" in plan:
+if {"early", "orphaned"} & set(plan):
     fork = os.fork
 
     def slow_fork():
         child = fork()
         if child == 0:
+            (folder / "child").write_text(str(os.getpid()))
             time.sleep(0.5)
         else:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM if "early" in plan else signal.SIGKILL)
         return child
 
     os.fork = slow_fork
@@ -52,7 +53,7 @@ def work(ready):
     if step == "orphan" and os.fork() == 0:
         time.sleep(0.2)
         os._exit(0)
-    if step in {"serve", "early"}:
+    if step in {"serve", "early", "orphaned"}:
         stopped = []
         signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
         (folder / "serving").touch()
@@ -166,6 +167,20 @@ def test_the_child_dies_with_its_parent(tmp_path: Path) -> None:
     while _runs(child):
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
+
+
+def test_a_child_whose_parent_died_amid_its_start_does_not_begin(tmp_path: Path) -> None:
+    """It would serve beside the next one, on the same port and data folder."""
+    parent = Parent(tmp_path, "orphaned")
+    assert parent.process.wait(PATIENCE_S) == -signal.SIGKILL
+    parent.wait_for("child")
+    child = int((tmp_path / "child").read_text())
+    deadline_s = time.monotonic() + PATIENCE_S
+    while _runs(child):
+        assert not (tmp_path / "serving").exists()
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    assert not (tmp_path / "serving").exists()
 
 
 SERVES = """

@@ -129,6 +129,40 @@ def test_a_dropped_cache_preempts_everything_and_loses_nothing(host: EngineHost)
     assert driver.telemetry()["divergences"] == 0
 
 
+def test_a_cache_is_dropped_after_a_preempted_request_was_aborted(host: EngineHost) -> None:
+    """Else those that ran would never run again: the planner would not know that they wait."""
+    from vllm.v1.request import RequestStatus
+
+    rng = numbers(25)
+    offline = [Ask(id=f"off{n}", prompt=text(rng, 100), output=60, offline=True) for n in range(6)]
+    online = [Ask(id=f"on{n}", prompt=text(rng, 300), output=20) for n in range(2)]
+    host.use_stock()
+    expected = host.run([*offline, *online])
+    driver = host.use_weir({"policy": {**POLICY, "offline_kv_blocks": 40}}, blocks=41)
+    for ask in offline:
+        host.add(ask)
+    drive(host, turns=5)
+    for ask in online:
+        host.add(ask)
+    for _ in range(60):
+        if driver.telemetry()["preemptions"]:
+            break
+        host.step()
+    preempted = [
+        request.request_id
+        for request in host.scheduler.requests.values()
+        if request.status == RequestStatus.PREEMPTED
+    ]
+    host.engine.abort_request(preempted, internal=True)
+    assert host.scheduler.reset_prefix_cache(reset_running_requests=True)
+    done: dict[str, tuple[int, ...]] = {}
+    for finished in host.steps():
+        done.update(finished)
+    assert set(done) >= {ask.id for ask in online}
+    assert done == {name: expected[name] for name in done}
+    assert driver.telemetry()["requests"] == 0
+
+
 def test_a_configuration_that_weir_cannot_drive_is_refused_at_start(host: EngineHost) -> None:
     from weir_agent.vllm_bridge.scheduler import make_scheduler
 

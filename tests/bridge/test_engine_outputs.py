@@ -159,6 +159,20 @@ def test_offline_requests_wait_without_a_policy_and_run_with_one(host: EngineHos
     assert driver.telemetry()["offline_kv_blocks"] == 0
 
 
+def test_a_line_is_expected_to_produce_no_more_than_it_may(host: EngineHost) -> None:
+    """Where nothing says how much a line may produce, the agent's guess is the same for all."""
+
+    def ended_first(guess: dict[str, int]) -> int:
+        rng = numbers(8)
+        host.use_weir({"policy": {**POLICY, "offline_kv_blocks": 40}}, blocks=41)
+        for n in range(10):
+            prompt = text(rng, 40)
+            host.add(Ask(id=f"off{n}", prompt=prompt, output=1, offline=True, tag=guess))
+        return len(host.step())
+
+    assert ended_first({"expected_output_tokens": 256}) == ended_first({})
+
+
 def test_class_decides_priority_whatever_the_client_asked(host: EngineHost) -> None:
     host.use_weir()
     host.engine.add_request(

@@ -9,12 +9,17 @@ from typing import Any
 import pytest
 
 from tests.support.waiting import eventually
+from weir_agent.latency import Summary
+from weir_agent.policy import client_delays
+from weir_agent.settings import SloSetting
 from weir_agent.vllm_bridge.divergence import actual_plan, find_divergence
+from weir_agent.vllm_bridge.outcome import read_outcome
 from weir_agent.vllm_bridge.parking import LONGEST_S, LONGEST_WITH_ONLINE_S, Parking
 from weir_agent.vllm_bridge.recorder import Recorder, Window
-from weir_agent.vllm_bridge.steps import StepLog
-from weir_engine.ids import RequestId
+from weir_agent.vllm_bridge.steps import StepLog, StepTiming
+from weir_engine.ids import RequestClass, RequestId
 from weir_engine.latency.features import EMPTY_SHAPE
+from weir_engine.request import Request
 from weir_engine.sched.plan import Preemption, StepPlan, Work
 
 
@@ -53,6 +58,7 @@ def test_an_asynchronous_step_starts_when_the_one_before_it_ends() -> None:
     log.sent(first, PLAN, scheduled_s=1.0, exact=True)
     log.sent(second, PLAN, scheduled_s=1.1, exact=True)
     assert log.computing == 2
+    assert [log.in_flight(RequestId(name)) for name in ("a", "b")] == [2, 0]
     assert not log.ended(first, 2.0)[1].timed  # nothing was before it: the engine came from idle
     log.sent(third, PLAN, scheduled_s=2.1, exact=True)
     timing = log.ended(second, 2.5)[1]
@@ -202,3 +208,32 @@ def test_only_timed_steps_tell_of_the_predictors_error() -> None:
     report = recorder.report(2.0)
     assert report["predictor_mape"] == pytest.approx(0.2)
     assert report["step_mean_s"] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("in_flight", [0, 1])
+def test_what_clients_see_later_than_the_engine_is_known_of_tpot_too(in_flight: int) -> None:
+    """A first token that was long in coming is no delay between engine and client."""
+    recorder = Recorder()
+    for number in range(20):
+        request = Request(
+            id=RequestId(f"r{number}"),
+            klass=RequestClass.ONLINE,
+            arrival_s=0.0,
+            prompt_tokens=8,
+            max_output_tokens=50,
+        )
+        request.output_tokens = 5 + in_flight
+        request.first_token_s, request.last_token_s = 2.0, 2.3
+        result = SimpleNamespace(request_id=request.id, new_token_ids=[7], finish_reason=0)
+        read_outcome(
+            {0: SimpleNamespace(outputs=[result])},
+            {request.id: request},
+            StepTiming(started_s=2.3, ended_s=2.4, timed=True),
+            recorder,
+            in_flight=lambda _request_id: in_flight,
+        )
+    in_engine: Any = recorder.report(2.4)
+    assert in_engine["tpot"]["mean_s"] == pytest.approx(0.1)
+    slos = (SloSetting(metric="tpot", statistic="mean", threshold_s=0.2),)
+    at_client = {"tpot": Summary(count=20, mean_s=0.13)}
+    assert client_delays(slos, at_client, in_engine) == {"tpot": pytest.approx(0.03)}

@@ -133,10 +133,11 @@ class FakeEngine:
 
 def answer_to(body: Mapping[str, Any]) -> dict[str, Any]:
     """What the fake engine answers to a body."""
+    choices = [{"text": f"answer to {body.get('prompt')}"}] * body.get("n", 1)
     return {
         "object": "text_completion",
-        "choices": [{"text": f"answer to {body.get('prompt')}"}],
-        "usage": {"prompt_tokens": 5, "completion_tokens": 3},
+        "choices": choices,
+        "usage": {"prompt_tokens": 5, "completion_tokens": 3 * len(choices)},
     }
 
 

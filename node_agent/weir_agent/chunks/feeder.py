@@ -6,6 +6,7 @@ The window is four times the slots (design §9); a solo chunk's lines run one at
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -143,9 +144,10 @@ class Feeder:
         chunk.running[line.line] = asyncio.create_task(self._run_line(chunk, line))
 
     async def _run_line(self, chunk: HeldChunk, line: OfflineLine) -> None:
+        entered_s = time.perf_counter()
         try:
-            with self._parts.metrics.offline_line.time():
-                record = await self._parts.lines.run(chunk.lease, line)
+            record = await self._parts.lines.run(chunk.lease, line)
+            self._parts.metrics.offline_line.observe(time.perf_counter() - entered_s)
         except EngineGoneError:
             # It stays in the journal, and alone: whatever followed it would be suspected too.
             self._work.cut_off.add(chunk, line)

@@ -32,9 +32,9 @@ class OutputLengths:
         self._batches = batches
         self._means: dict[str, float] = {}
 
-    def saw(self, batch_id: str, output_tokens: int) -> None:
-        """A line of the batch produced that many tokens."""
-        old = self._means.get(batch_id, float(output_tokens))
+    def saw(self, batch_id: str, output_tokens: float) -> None:
+        """A line of the batch produced that many tokens a choice."""
+        old = self._means.get(batch_id, output_tokens)
         self._means[batch_id] = old + MEAN_WEIGHT * (output_tokens - old)
         while len(self._means) > self._batches:
             self._means.pop(next(iter(self._means)))
@@ -122,7 +122,8 @@ class LineRunner:
                 continue
             usage = _usage(outcome)
             if usage is not None and usage.output_tokens:
-                self._lengths.saw(lease.batch_id, usage.output_tokens)
+                choices = len(outcome.body.get("choices") or (None,))
+                self._lengths.saw(lease.batch_id, usage.output_tokens / choices)
             return self._record(line.line, line.request_id, outcome, usage)
 
     def fault(self, line: int, request_id: str) -> bytes:

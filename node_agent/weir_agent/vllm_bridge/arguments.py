@@ -66,18 +66,28 @@ def parse(settings: AgentSettings, engine_args: Sequence[str]) -> Any:
     for option, remedy in _WITHOUT_EFFECT.items():
         if getattr(args, option) != parser.get_default(option):
             refuse(f"--{option.replace('_', '-')} has no effect: {remedy}")
-    for option, wanted in (("scheduling_policy", "priority"), ("scheduler_cls", SCHEDULER_CLS)):
-        flag = "--" + option.replace("_", "-")
-        if flag in engine_args and getattr(args, option) != wanted:
-            refuse(f"{flag} {getattr(args, option)} contradicts Weir's scheduler: leave it out")
+    for option, wanted, reason in (
+        ("scheduling_policy", "priority", "contradicts Weir's scheduler: leave it out"),
+        ("scheduler_cls", SCHEDULER_CLS, "contradicts Weir's scheduler: leave it out"),
+        ("host", settings.host, f"has no effect: {_ONE_SERVER}"),
+        ("port", settings.port, f"has no effect: {_ONE_SERVER}"),
+    ):
+        flag, given = "--" + option.replace("_", "-"), getattr(args, option)
+        named = _names(engine_args, flag) or given != parser.get_default(option)
+        if named and given != wanted:
+            refuse(f"{flag} {given} {reason}")
         setattr(args, option, wanted)
-    args.host, args.port = settings.host, settings.port
     args.additional_config = {**(args.additional_config or {}), WEIR_KEY: _bridge(settings)}
     try:
         _try_scheduler(settings, read_settings(args.additional_config))
     except ConfigError as error:
         refuse(str(error))
     return args
+
+
+def _names(engine_args: Sequence[str], flag: str) -> bool:
+    """True when the flag is given, in either of the ways that it may be written."""
+    return any(part.split("=")[0].replace("_", "-") == flag for part in engine_args)
 
 
 def _load_parsers(args: Any) -> None:

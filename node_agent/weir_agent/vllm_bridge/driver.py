@@ -218,7 +218,9 @@ class StepDriver:
         if plan is None or timing is None:
             return
         entered_s = time.perf_counter()
-        outcome = read_outcome(outputs, self.intake.known, timing, self.recorder)
+        outcome = read_outcome(
+            outputs, self.intake.known, timing, self.recorder, in_flight=self._steps.in_flight
+        )
         self.recorder.step(
             timing.ended_s,
             duration_s=timing.ended_s - timing.started_s,
@@ -269,8 +271,8 @@ class StepDriver:
             self.ledger.cache_was_reset()
             self.kv.tails.clear()
         for request_id in self._preempted:
-            request = self._vllm.requests[request_id]
-            if request.status == RequestStatus.PREEMPTED and request_id in self.intake.known:
+            request = self._vllm.requests.get(request_id)  # None: it has ended since
+            if request is not None and request.status == RequestStatus.PREEMPTED:
                 self.planner.resync(
                     RequestId(request_id),
                     computed_tokens=0,

@@ -67,17 +67,19 @@ class Intake:
         request.priority = int(klass)  # the class alone decides, whatever the client asked for
         waited_s = max(0.0, self._wall() - request.arrival_time)
         room = self._vllm.max_model_len - request.num_prompt_tokens
+        most = max(1, min(request.max_tokens, room))
+        expected = tag.expected_output_tokens
         self.known[request.request_id] = Request(
             id=RequestId(request.request_id),
             klass=klass,
             arrival_s=self._clock() - waited_s,
             prompt_tokens=request.num_prompt_tokens,
-            max_output_tokens=max(1, min(request.max_tokens, room)),
+            max_output_tokens=most,
             block_hashes=request.block_hashes,  # the same list: vLLM appends as tokens come
             tenant=tag.tenant,
             group=tag.group,
             deadline_s=tag.deadline_s,
-            expected_output_tokens=tag.expected_output_tokens,
+            expected_output_tokens=None if expected is None else min(expected, most),
             solo=tag.solo,
         )
         self.online += klass is RequestClass.ONLINE

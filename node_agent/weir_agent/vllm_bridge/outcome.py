@@ -3,7 +3,7 @@
 Reads only; the planner is told by ``driver``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from weir_agent.vllm_bridge.recorder import Recorder
@@ -18,10 +18,12 @@ def read_outcome(
     known: Mapping[str, Request],
     timing: StepTiming,
     recorder: Recorder,
+    *,
+    in_flight: Callable[[RequestId], int],
 ) -> StepOutcome:
     """Tokens and ends of the requests in ``known``; others ended from outside meanwhile.
 
-    ``outputs`` are vLLM's, by client.
+    ``outputs`` are vLLM's, by client; ``in_flight`` tells how many later steps have a request.
     """
     tokens: dict[RequestId, int] = {}
     finished: list[RequestId] = []
@@ -37,9 +39,8 @@ def read_outcome(
                     _record_token(recorder, request, now_s)
             if result.finish_reason is not None:
                 finished.append(request.id)
-                if request.is_online and request.output_tokens:
-                    spent_s = now_s - request.arrival_s
-                    recorder.tpot.add(now_s, spent_s / request.output_tokens)
+                if request.is_online:
+                    _record_pace(recorder, request, now_s, in_flight(request.id))
     return StepOutcome(
         started_s=timing.started_s,
         ended_s=now_s,
@@ -54,3 +55,11 @@ def _record_token(recorder: Recorder, request: Request, now_s: float) -> None:
         recorder.ttft.add(now_s, now_s - request.arrival_s)
     elif request.last_token_s is not None:
         recorder.tbt.add(now_s, now_s - request.last_token_s)
+
+
+def _record_pace(recorder: Recorder, request: Request, now_s: float, in_flight: int) -> None:
+    # From the first token on, as the agent measures it at the client: the difference of the two is
+    # taken for the delay between engine and client.
+    tokens = request.output_tokens - in_flight  # what comes after the last one is dropped
+    if request.first_token_s is not None and tokens > 1:
+        recorder.tpot.add(now_s, (now_s - request.first_token_s) / (tokens - 1))

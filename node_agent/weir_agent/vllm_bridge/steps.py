@@ -6,6 +6,7 @@ Measures how long each took. Several may be in flight; they end in the order the
 from dataclasses import dataclass
 from typing import Any
 
+from weir_engine.ids import RequestId
 from weir_engine.sched.plan import StepPlan
 
 
@@ -48,6 +49,11 @@ class StepLog:
     def computing(self) -> int:
         """Steps in flight that compute something."""
         return self._computing
+
+    def in_flight(self, request_id: RequestId) -> int:
+        """Steps in flight that compute something of the request."""
+        plans = [step.plan for step in self._in_flight.values() if step.plan is not None]
+        return sum(any(work.request_id == request_id for work in plan.work) for plan in plans)
 
     def sent(
         self, output: object, plan: StepPlan | None, *, scheduled_s: float, exact: bool
