@@ -57,6 +57,7 @@ class KvManager:
         )
         self._holdings = Holdings(block_size_tokens=block_size_tokens)
         self._hit_tally = HitTally()
+        self._kept: dict[RequestId, tuple[list[int], int]] = {}  # see ``keep``: blocks, free ones
 
     # -- reading (KvView) -------------------------------------------------------------------
 
@@ -136,6 +137,19 @@ class KvManager:
     def forget(self, request_id: RequestId) -> None:
         """Count a waiting request no longer: it was handed back or cancelled."""
         self._cache.forget(request_id)
+
+    def keep(self, request: Request, hit: PrefixHit) -> None:
+        """Hold the blocks of a hit until the request is admitted with it, in the same step.
+
+        What is allocated before may evict them otherwise: those that a preempted request has just
+        given back above all. ``allocate`` takes them over; without it they are lost.
+
+        Raises:
+            InvariantError: the hit is not there (any more).
+        """
+        found = self._found(request, hit.tokens // self._block_size)
+        self._kept[request.id] = (found, self._cache.free_among(found))
+        self._cache.adopt(found, online=request.is_online)
 
     def allocate(self, request: Request, *, new_tokens: int, hit: PrefixHit | None = None) -> int:
         """Give the request the blocks to compute ``new_tokens`` more; returns how many were taken.
@@ -255,11 +269,18 @@ class KvManager:
     def _admit(self, request: Request, new_tokens: int, hit: PrefixHit | None) -> int:
         cache, size = self._cache, self._block_size
         expected = 0 if hit is None else hit.tokens // size
-        found = self._found(request, expected)
         fresh = blocks_for(expected * size + new_tokens, size) - expected
-        taken = fresh + cache.free_among(found)
-        self._check_room(request, taken)
-        cache.adopt(found, online=request.is_online)
+        kept = self._kept.get(request.id)
+        if kept is None:
+            found = self._found(request, expected)
+            taken = fresh + cache.free_among(found)
+            self._check_room(request, taken)
+            cache.adopt(found, online=request.is_online)
+        else:
+            found, free = kept
+            taken = fresh + free
+            self._check_room(request, fresh)
+            del self._kept[request.id]
         cache.forget(request.id, held=expected)
         blocks = found + self._take_fresh(request, fresh, at=expected)
         holding = Holding(online=request.is_online, blocks=blocks, hashed=expected)

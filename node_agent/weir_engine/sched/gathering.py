@@ -23,6 +23,9 @@ _TILE_TOKENS: Final = 128
 # A price counts once it was seen in so many steps, and remembers about so many of them.
 _LEAST_STEPS: Final = 10.0
 _KEEP: Final = 0.98
+# A step that took so many times what was predicted is a pause of the machine and no price: the size
+# that it fell on would not be chosen again, and nothing else would ever correct it.
+_PAUSE: Final = 3.0
 
 
 class PromptGathering(StepListener):
@@ -69,9 +72,12 @@ class PromptGathering(StepListener):
         prompts = shape.prefill_tokens
         if not (outcome.timed and prompts):
             return
+        duration_s = outcome.ended_s - outcome.started_s
+        if duration_s > _PAUSE * self._model.predict(shape):
+            return
         alone = shape._replace(prefill_tokens=0, prefill_history=0.0, prefill_requests=0)
         rest_s = self._model.fixed_s if alone.is_empty else self._model.predict(alone)
-        beyond_s = outcome.ended_s - outcome.started_s - rest_s
+        beyond_s = duration_s - rest_s
         tile = -(-shape.tokens // _TILE_TOKENS)
         self._steps[tile] = self._steps.get(tile, 0.0) * _KEEP + 1
         self._tokens[tile] = self._tokens.get(tile, 0.0) * _KEEP + prompts

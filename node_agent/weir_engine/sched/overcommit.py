@@ -35,9 +35,11 @@ class Overcommit:
 
     def on_begin(self, plan: StepPlan) -> None:
         """Learns from a plan that is about to take effect."""
-        state = self._state
+        state, policy = self._state, self._state.policy
         if not (state.running_offline or state.offline_waiting):
             return
+        if not (policy.alive(plan.now_s) and policy.offline_seq_slots and policy.offline_kv_blocks):
+            return  # offline work was not asked for: that says nothing of blocks
         idle = (
             state.offline_waiting > 0
             and plan.shape.tokens < state.shape.max_batched_tokens

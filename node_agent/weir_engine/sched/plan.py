@@ -43,10 +43,12 @@ class StepPlan:
     """One step of the engine, decided.
 
     ``work`` is in the order the engine must take it. Running requests that are not in it are held
-    back this step (``held``). ``limit_s`` is the longest the step was allowed to take and
-    ``limit_reason`` the rule that set it; ``predicted_s`` is the median of the duration. ``work``
-    may be empty: nothing to do, or nothing that fits; ``idle_s`` then says when to ask again at the
-    latest, None for an arrival.
+    back this step (``held``). Blocks that hits of its admissions count on are kept once ``preempt``
+    took effect, before anything else is allocated.
+
+    ``limit_s`` is the longest the step was allowed to take and ``limit_reason`` the rule that set
+    it; ``predicted_s`` is the median of the duration. ``work`` may be empty: nothing to do, or
+    nothing that fits; ``idle_s`` then says when to ask again at the latest, None for an arrival.
 
     ``refused`` are online requests that admission turns away. ``recall`` are requests whose KV
     comes back from host memory; they run again when it is there. ``restore`` are requests with

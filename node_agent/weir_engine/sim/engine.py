@@ -258,7 +258,7 @@ class SimEngine:
         )
 
     def _leave(self, plan: StepPlan) -> None:
-        """Preemptions, and moves to and from the CPU lane."""
+        """Preemptions, and moves to and from the CPU lane; what admissions count on is kept."""
         for preemption in plan.preempt:
             request = self._known[preemption.request_id].request
             if self._lane is not None:
@@ -268,6 +268,10 @@ class SimEngine:
                 continue
             self.kv.free(request.id)
             self._lane.take(request.id, request.known_tokens, plan.now_s)
+        for work in plan.work:
+            if work.admitted and work.hit_tokens:
+                hit = PrefixHit(tokens=work.hit_tokens, free_blocks=0)
+                self.kv.keep(self._known[work.request_id].request, hit)
         if self._lane is None:
             return
         for request_id in plan.recall:

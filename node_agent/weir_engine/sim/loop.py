@@ -147,6 +147,8 @@ class Simulation:
                 self._scheduler.begin(plan)
                 for running in executed.refused:
                     self._end(running)
+                if self._count_preemptions(plan):
+                    continue  # what they gave back is there for the others at once
             wait_s = inf if plan.idle_s is None else now_s + max(plan.idle_s, 1e-4)
             next_s = max(self._arrivals.next_s, self._clock.now_s)
             self._clock.advance_to(min(until_s, wait_s, next_s))
@@ -201,8 +203,7 @@ class Simulation:
     def _record(self, plan: StepPlan, executed: Executed, ended_s: float) -> None:
         online, computed, served, decoded = executed.tokens
         on_cpu = len(executed.on_cpu)
-        if plan.preempt:
-            self._preemptions += len([gone for gone in plan.preempt if not gone.to_cpu])
+        self._count_preemptions(plan)
         self._steps.append(
             StepRecord(
                 self._clock.now_s - executed.seconds,
@@ -217,6 +218,12 @@ class Simulation:
                 on_cpu,
             )
         )
+
+    def _count_preemptions(self, plan: StepPlan) -> int:
+        """Requests that lose what they have computed."""
+        count = len([gone for gone in plan.preempt if not gone.to_cpu])
+        self._preemptions += count
+        return count
 
     def _end(self, running: Running) -> None:
         request = running.request

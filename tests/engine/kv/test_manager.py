@@ -209,6 +209,33 @@ def test_finding_ones_own_blocks_after_preemption_is_no_hit() -> None:
     assert counts.resumed_tokens == 3 * _BLOCK
 
 
+def test_a_hit_is_kept_from_what_is_allocated_before_its_admission() -> None:
+    """The only two blocks that are worth something are given back, and asked for, in one step."""
+    kv = _manager(6)
+    leaves = _request("leaves", _prompt(1, 32))
+    _prefill(kv, leaves)
+    later = _request("later", [*_prompt(1, 32), *[5] * 16], online=True)
+    hit = kv.hit(later)
+    assert hit.tokens == 32
+    kv.free(leaves.id)
+    kv.keep(later, hit)
+    assert kv.free_blocks == 4
+    with pytest.raises(CapacityError):
+        kv.allocate(_request("first", _prompt(2, 80)), new_tokens=80)
+    kv.allocate(_request("first", _prompt(2, 48)), new_tokens=48)
+    with pytest.raises(CapacityError):
+        kv.allocate(later, new_tokens=32, hit=hit)
+    assert kv.allocate(later, new_tokens=16, hit=hit) == 3
+    kv.check()
+    assert kv.free_blocks == 0
+
+
+def test_a_hit_that_is_not_there_cannot_be_kept() -> None:
+    kv = _manager(6)
+    with pytest.raises(InvariantError, match="find 1 cached blocks and found 0"):
+        kv.keep(_request("online", _prompt(1, 32)), PrefixHit(tokens=16, free_blocks=1))
+
+
 def test_what_no_longer_waits_is_not_kept() -> None:
     kv = _manager(4)
     wanted, other = _prompt(1, 2 * _BLOCK), _prompt(2, 2 * _BLOCK)

@@ -130,8 +130,7 @@ class MiniEngine:
     def step(self) -> StepPlan:
         plan = self.scheduler.plan(self.now_s)
         assert plan == self.scheduler.plan(self.now_s), "plan() must change nothing"
-        for gone in plan.preempt:
-            self.kv.preempt(self.live[gone.request_id])
+        self._leave(plan)
         for work in plan.work:
             target = self.live[work.request_id]
             hit = None
@@ -170,6 +169,14 @@ class MiniEngine:
             self.ended[name] = self.ended.get(name, 0) + 1
         self.plans.append(plan)
         return plan
+
+    def _leave(self, plan: StepPlan) -> None:
+        for gone in plan.preempt:
+            self.kv.preempt(self.live[gone.request_id])
+        for work in plan.work if plan.preempt else ():
+            if work.admitted and work.hit_tokens:
+                hit = PrefixHit(tokens=work.hit_tokens, free_blocks=0)
+                self.kv.keep(self.live[work.request_id], hit)
 
     def _cost_s(self, plan: StepPlan) -> float:
         if not plan.work:

@@ -270,6 +270,14 @@ class TestMeanTtft:
         assert account.tolerance_s == pytest.approx(0.02, rel=0.1)
         assert account.wait_s < before_s / 2
 
+    def test_the_reference_has_the_way_to_the_client_in_it(self) -> None:
+        """Clients of online traffic alone see 0.1 s, 0.02 of which no engine sees."""
+        account = MeanTtftAccount(slo(Metric.TTFT, "mean", 0.11, reference_s=0.1))
+        account.set_client_delay(0.02)
+        for _ in range(1000):
+            account.on_first_token(0.08, offline_delay_s=0.0)
+        assert account.tolerance_s == pytest.approx(0.01, rel=0.01)
+
     def test_fast_online_requests_earn_nothing(self) -> None:
         account = MeanTtftAccount(slo(Metric.TTFT, "mean", 0.15, reference_s=0.1))
         for _ in range(300):

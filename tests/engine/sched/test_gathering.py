@@ -59,6 +59,17 @@ def test_steps_have_the_size_at_which_prompts_were_cheapest() -> None:
     assert gathering.most_tokens(500, 1000) == 896
 
 
+def test_a_pause_of_the_machine_is_no_price() -> None:
+    gathering = PromptGathering(exact_model())
+    learned(gathering, 500, TOKEN_S)
+    learned(gathering, 890, 1.1 * TOKEN_S)
+    assert gathering.most_tokens(100, 1000) == 512
+    shape = StepShape(prefill_tokens=500, prefill_requests=1)
+    plan = StepPlan(step=1, now_s=0.0, shape=shape, online_shape=EMPTY_SHAPE)
+    gathering.on_commit(plan, StepOutcome(started_s=0.0, ended_s=5.0))
+    assert gathering.most_tokens(100, 1000) == 512
+
+
 def test_sizes_are_asked_for_only_where_slots_are_short() -> None:
     gathering = PromptGathering(exact_model())
     assert gathering.short(4, decodes=40)

@@ -238,3 +238,31 @@ def test_what_is_found_with_one_that_gives_way_may_be_evicted_first(preset: str)
         ("second", 0),
     ]
     engine.run()
+
+
+@pytest.mark.parametrize("preset", ["weir", "omniserve"])
+def test_what_is_found_with_one_that_gives_way_for_a_later_one_is_kept(preset: str) -> None:
+    """Invariant 6: ``second`` counts on blocks of ``off``, which gives way for ``third``.
+
+    Before either has them ``first`` takes all that nobody else wants more.
+    """
+    slos = (SLO,) if preset == "weir" else CUMULATIVE
+    engine = MiniEngine(blocks=14, preset=preset, slos=slos)
+    engine.scheduler.set_policy(Policy(offline_kv_blocks=99, offline_seq_slots=1))
+    engine.add(request("doc", online=False, prompt=40, output=1, prefix="d", shared_blocks=10))
+    engine.run()
+    engine.add(request("off", online=False, prompt=12, output=9, prefix="p", shared_blocks=2))
+    engine.step()
+    for i in range(3):
+        name = f"wait{i}"
+        engine.add(request(name, online=False, prompt=52, output=1, prefix="d", shared_blocks=10))
+    engine.add(request("first", online=True, prompt=20, output=2))
+    engine.add(request("second", online=True, prompt=12, output=2, prefix="p", shared_blocks=2))
+    engine.add(request("third", online=True, prompt=24, output=2))
+    plan = engine.step()
+    assert [gone.request_id for gone in plan.preempt] == ["off"]
+    assert [(work.request_id, work.hit_tokens) for work in plan.work][:2] == [
+        ("first", 0),
+        ("second", 8),
+    ]
+    engine.run()

@@ -83,6 +83,22 @@ def test_steps_that_nobody_waits_for_say_nothing_of_blocks() -> None:
     assert not stepped(found, 5000, limit_s=0.1, predicted_s=0.05)
 
 
+@pytest.mark.parametrize(
+    "closed",
+    [
+        Policy(offline_kv_blocks=0, offline_seq_slots=8),
+        Policy(offline_kv_blocks=99, offline_seq_slots=0),
+        Policy(offline_kv_blocks=99, offline_seq_slots=8, expires_s=0.0),
+    ],
+)
+def test_steps_that_offline_work_was_kept_out_of_say_nothing(
+    state: SchedulerState, closed: Policy
+) -> None:
+    found = Overcommit(state)
+    state.policy = closed
+    assert not stepped(found, 5000, limit_s=0.1, predicted_s=0.05)
+
+
 def test_steps_without_any_offline_request_say_nothing() -> None:
     found = Overcommit(MiniEngine().scheduler.state)
     assert not stepped(found, 5000, limit_s=0.1, predicted_s=0.05)

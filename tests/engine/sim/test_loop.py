@@ -5,7 +5,9 @@ from functools import cache
 import pytest
 
 from tests.engine.sim.runs import POLICY, SHAPE, SLOS, Watched, offline, online, replica, watching
+from weir_engine.config import Policy
 from weir_engine.ids import RequestClass, RequestId
+from weir_engine.sched.scheduler import Scheduler
 from weir_engine.sim.records import SimResult
 from weir_engine.sim.report import bound, summarise
 from weir_engine.sim.workload import RequestSpec, Segment
@@ -107,6 +109,30 @@ def test_preempted_requests_are_served_once_and_keep_their_tokens() -> None:
     known = sum(spec.prompt_tokens + spec.output_tokens - 1 for spec in specs)
     assert sum(step.offline_served_tokens for step in result.steps) == known
     assert all(r.output_tokens == r.max_output_tokens for r in seen[0].requests)
+
+
+def test_time_does_not_stand_still_where_one_gives_way_and_nothing_else_happens() -> None:
+    """Two outgrow a threshold that was lowered, without online traffic: one gives way."""
+    specs = tuple(
+        RequestSpec(
+            id=RequestId(f"off{number}"),
+            klass=RequestClass.OFFLINE,
+            arrival_s=0.0,
+            segments=(Segment(key=f"off{number}", tokens=160),),
+            output_tokens=100,
+        )
+        for number in range(2)
+    )
+    seen: list[Watched] = []
+    made = replica(slos=())
+    simulation = made.simulation(offline=specs, planner=watching(made.scheduler, seen))
+    simulation.advance(0.5)
+    scheduler = seen[0].inner
+    assert isinstance(scheduler, Scheduler)
+    assert len(scheduler.state.running_offline) == 2
+    scheduler.set_policy(Policy(offline_kv_blocks=20, offline_seq_slots=8))
+    simulation.advance(60.0)
+    assert simulation.result().offline_finished == 2
 
 
 def test_weir_holds_a_tail_slo_while_offline_work_flows() -> None:
