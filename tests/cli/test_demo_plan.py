@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from weir_cli.demo import plan
+from weir_cli.demo.run import beside
 from weir_cli.demo.slo import objectives, verdict
 from weir_cli.demo.trace import bundled_trace
+from weir_cli.errors import CliError
 from weir_cli.loadlab.measure import Measurement
 from weir_cli.loadlab.records import LatencyStats, OnlineLatency
 
@@ -92,6 +94,27 @@ def test_online_traffic_lasts_as_long_as_the_arms_need_it(measure_s: float) -> N
     length = plan.Length(measure_s=measure_s)
     load = plan.online_load(bundled_trace(), duration_s=length.online_s)
     assert load[-1].at_s > length.window.total_s + length.online_longer_s - 5
+
+
+def test_a_trace_that_ends_before_the_window_is_refused() -> None:
+    """Its arms were all compared over idle servers, without a word."""
+    window = plan.Length().window
+    fitting = plan.online_load(bundled_trace()[:40], duration_s=600)
+    plan.check_online(fitting, window)
+    with pytest.raises(CliError, match=r"its 9 requests end after 5 s, .* begins after 10 s"):
+        plan.check_online(plan.online_load(bundled_trace()[:9], duration_s=600), window)
+
+
+def test_a_longer_batch_is_given_more_time() -> None:
+    length = plan.Length()
+    assert [length.batch_within_s(lines) for lines in (1, 600, 3000)] == [240, 240, 1200]
+
+
+def test_a_window_that_the_batch_did_not_fill_is_told() -> None:
+    length = plan.Length(measure_s=60)
+    assert beside(60.2, length) == beside(59.9, length) == ""
+    assert beside(31.4, length) == "over the 31 s that its batch took of the window"
+    assert "give more --lines" in beside(0.0, length)
 
 
 def test_the_online_load_is_the_trace_fitted_to_the_model() -> None:

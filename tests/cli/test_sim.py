@@ -58,6 +58,40 @@ def test_without_offline_work_none_is_done(tmp_path: Path) -> None:
     assert found["slos"] == []
 
 
+def test_a_run_ends_with_its_trace(tmp_path: Path) -> None:
+    """What an idle machine serves for minutes after it is not beside online traffic."""
+    trace = tmp_path / "trace.csv"
+    rows = "".join(f"{second},900,60\n" for second in range(20))
+    trace.write_text("arrival_s,input_tokens,output_tokens\n" + rows)
+    found = []
+    for seconds in ("20", "300"):
+        path = tmp_path / seconds
+        arguments = ["sim", "--trace", str(trace), "--seconds", seconds, "--json", str(path)]
+        assert main([*arguments, *SMALL, "--offline", "synthetic:40"]) == ExitStatus.OK
+        found.append(json.loads(path.read_text()))
+    assert found[0] == found[1]
+    assert found[0]["seconds"] == 19 + 60
+
+
+@pytest.mark.parametrize("command", ["sim --seconds 5", "plan --slo ttft:p99:9 --peak 10"])
+def test_requests_that_are_too_long_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    """Left out without a word, a day of long papers came to 0.0 M batch tokens."""
+    trace, batch = tmp_path / "trace.csv", tmp_path / "batch.csv"
+    trace.write_text("arrival_s,input_tokens,output_tokens\n0,100,20\n1,4090,20\n2,100,20\n")
+    batch.write_text("input_tokens,output_tokens\n" + "20000,50\n" * 3)
+    arguments = f"{command} --trace {trace} --offline lengths:{batch}".split()
+    assert main([*arguments, *SMALL]) == ExitStatus.OK
+    told = " ".join(capsys.readouterr().err.split())
+    assert "--trace: 1 of 3 requests are left out" in told
+    assert "--offline: 3 of 3 requests are left out" in told
+    assert "--max-model-len, 4096 tokens" in told
+    fitting = ["sim", "--seconds", "2", "--offline", "none", "--trace", str(trace)]
+    assert main(fitting) == ExitStatus.OK
+    assert "left out" not in capsys.readouterr().err
+
+
 def test_a_plan_finds_replicas_and_the_batch_tokens_of_a_day(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from math import inf
 from types import TracebackType
 from typing import Self
 
@@ -68,6 +69,14 @@ class BatchProgress:
     done: int = 0
     failed: int = 0
     total: int = 0
+    drained: asyncio.Event = field(default_factory=asyncio.Event)
+    drained_s: float = inf
+
+    def is_drained(self, now_s: float) -> None:
+        """No line of it is left to run; the first time counts."""
+        if not self.drained.is_set():
+            self.drained_s = now_s
+            self.drained.set()
 
 
 @dataclass(kw_only=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 from weir_cli.demo.tether import tethered
 from weir_cli.demo.trace import TraceRow, fit
+from weir_cli.errors import CliError, ExitStatus
 from weir_cli.loadlab.measure import Window
 from weir_cli.loadlab.processes import ServerSpec, free_port
 from weir_cli.loadlab.workload import (
@@ -63,19 +64,22 @@ class Length:
     """How long an arm runs: ``measure_s`` counts.
 
     The Weir arm goes on until its batch has ended, at most ``batch_within_s``, with online traffic
-    for the first ``online_longer_s`` of that.
+    for the first ``online_longer_s`` of that; its window closes when its batch has no line left.
     """
 
     ramp_s: float = 10.0
     measure_s: float = 30.0
     tail_s: float = 10.0
     online_longer_s: float = 60.0
-    batch_within_s: float = 240.0
 
     @property
     def window(self) -> Window:
         """The measured window of an arm."""
         return Window(ramp_s=self.ramp_s, measure_s=self.measure_s, tail_s=self.tail_s)
+
+    def batch_within_s(self, lines: int) -> float:
+        """Seconds that a batch may take after the window: 240 for as many lines as by default."""
+        return 240.0 * max(1.0, lines / BATCH.lines)
 
     @property
     def online_s(self) -> float:
@@ -94,6 +98,22 @@ def online_load(rows: Sequence[TraceRow], *, duration_s: float) -> list[OnlineRe
     )
     arrivals = [(row.arrival_s, row.input_tokens, row.output_tokens) for row in fitted]
     return from_arrivals(arrivals, seed=SEED)
+
+
+def check_online(online: Sequence[OnlineRequest], window: Window) -> None:
+    """Refuses a trace that has nothing to measure.
+
+    Raises:
+        CliError: none of its requests is due in the window.
+    """
+    opens_s, closes_s = window.ramp_s, window.ramp_s + window.measure_s
+    if not any(opens_s <= request.at_s < closes_s for request in online):
+        raise CliError(
+            f"--trace: at {ONLINE_RATE_PER_S:g} requests a second its {len(online)} requests end "
+            f"after {online[-1].at_s:.0f} s, and what is measured begins after {opens_s:.0f} s",
+            remedy=f"give a trace of {round(ONLINE_RATE_PER_S * closes_s)} requests or more",
+            status=ExitStatus.USAGE,
+        )
 
 
 def batch_lines(count: int) -> list[OfflineLine]:

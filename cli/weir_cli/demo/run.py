@@ -29,15 +29,18 @@ def run_demo(
     """Runs the arms and prints the comparison.
 
     Raises:
-        CliError: interrupted, a server did not start, or the batch did not come out whole.
+        CliError: the trace has nothing to measure, it was interrupted, a server did not start or
+            ended, or the batch did not come out whole.
     """
+    online = plan.online_load(rows, duration_s=length.online_s)
+    plan.check_online(online, length.window)
     model = folder / "model"
     write_sample_model(model)
     with Screen(out) as screen:
         stage = Stage(
             folder=folder,
             model=model,
-            online=plan.online_load(rows, duration_s=length.online_s),
+            online=online,
             lines=lines,
             length=length,
             screen=screen,
@@ -49,7 +52,7 @@ def run_demo(
 async def _arms(stage: Stage, *, fast: bool) -> tuple[list[ArmRow], BatchOutcome]:
     if fast:
         measured, outcome = await weir_arm(stage, [])
-        return [_row("Weir", measured, "")], outcome
+        return [_row("Weir", measured, beside(outcome.beside_s, stage.length))], outcome
     async with stock_server(stage) as server:
         alone = await stock_arm(stage, server, "online alone")
         wanted = objectives(alone, tolerance=TOLERANCE)
@@ -62,8 +65,18 @@ async def _arms(stage: Stage, *, fast: bool) -> tuple[list[ArmRow], BatchOutcome
         measured = await stock_arm(stage, server, name, order=OfflineOrder.PREFIX)
         rows.append(_row(name, measured, verdict(measured, wanted)))
     measured, outcome = await weir_arm(stage, wanted)
-    rows.append(_row("Weir", measured, verdict(measured, wanted)))
+    notes = (verdict(measured, wanted), beside(outcome.beside_s, stage.length))
+    rows.append(_row("Weir", measured, "; ".join(filter(None, notes))))
     return rows, outcome
+
+
+def beside(batch_s: float, length: plan.Length) -> str:
+    """What is to be said where the batch did not last as long as the window; else nothing."""
+    if batch_s == 0:
+        return "its batch had ended before what is measured: give more --lines"
+    if batch_s < length.measure_s - 1:
+        return f"over the {batch_s:.0f} s that its batch took of the window"
+    return ""
 
 
 def _row(name: str, measured: Measurement, note: str) -> ArmRow:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, OpenAIError
 from openai.types import Batch
 
 from weir_cli.api import Api
@@ -26,15 +26,17 @@ from weir_cli.loadlab.processes import (
     ServerError,
     ServerSpec,
     available_cores,
+    log_tail,
     start_server,
 )
 from weir_cli.loadlab.records import RequestRecord
-from weir_cli.loadlab.streaming import exchange
+from weir_cli.loadlab.streaming import HttpError, exchange
 from weir_cli.loadlab.workload import OfflineOrder, OnlineRequest, offline_supply
 from weir_cli.models import TERMINAL, KeyRequest
 from weir_cli.settings import ClientSettings
 
 POLL_S = 1.0
+_KEEP = "keep the logs with --keep DIR and see docs/troubleshooting.md"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +53,16 @@ class Stage:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchOutcome:
-    """How the batch of the Weir arm ended. ``once`` counts input lines answered exactly once."""
+    """How the batch of the Weir arm ended. ``once`` counts input lines answered exactly once.
+
+    ``beside_s`` are the seconds of the measured window in which it ran.
+    """
 
     status: str
     lines: int
     once: int
     failed: int
+    beside_s: float
 
 
 @contextlib.asynccontextmanager
@@ -121,7 +127,10 @@ async def weir_arm(stage: Stage, slos: Sequence[Objective]) -> tuple[Measurement
             )
             async with monitor.showing(stage.screen), client:
                 batch = asyncio.create_task(_run_batch(client, stage.lines, progress))
+                begun_s = time.monotonic()
                 try:
+                    # An engine without a batch says nothing of what it bears: the other arms'
+                    # lines never run dry.
                     measured = await measure(
                         agent,
                         _target(agent, priority=None),
@@ -129,11 +138,14 @@ async def weir_arm(stage: Stage, slos: Sequence[Objective]) -> tuple[Measurement
                         offline=None,
                         window=window,
                         watch=monitor.watch,
+                        closing=progress.drained,
                     )
                     ended = await _while_online(stage, agent, monitor, batch)
                 finally:
                     batch.cancel()
-                outcome = await _outcome(client, stage.lines, ended)
+                too_early = progress.drained_s - begun_s <= window.ramp_s
+                beside_s = 0.0 if too_early else measured.window_s
+                outcome = await _outcome(client, stage.lines, ended, beside_s)
     return measured, outcome
 
 
@@ -160,12 +172,13 @@ async def _while_online(
             watch=monitor.watch,
         )
     )
+    within_s = stage.length.batch_within_s(stage.lines)
     try:
-        async with asyncio.timeout(stage.length.batch_within_s):
+        async with asyncio.timeout(within_s):
             return await batch
     except TimeoutError:
         raise CliError(
-            f"the batch did not end within {stage.length.batch_within_s:.0f} s",
+            f"the batch did not end within {within_s:.0f} s",
             remedy="the machine may be too slow for the demo; keep the logs with --keep DIR",
         ) from None
     finally:
@@ -175,6 +188,18 @@ async def _while_online(
 
 
 async def _run_batch(client: AsyncOpenAI, lines: int, progress: BatchProgress) -> Batch:
+    """The batch in its final state.
+
+    Raises:
+        CliError: the control plane does not do its part.
+    """
+    try:
+        return await _follow(client, lines, progress)
+    except OpenAIError as error:
+        raise CliError(f"the batch: {error}", remedy=_KEEP) from error
+
+
+async def _follow(client: AsyncOpenAI, lines: int, progress: BatchProgress) -> Batch:
     content = plan.batch_jsonl(plan.batch_lines(lines))
     file = await client.files.create(file=("demo.jsonl", content), purpose="batch")
     batch = await client.batches.create(
@@ -187,10 +212,12 @@ async def _run_batch(client: AsyncOpenAI, lines: int, progress: BatchProgress) -
         if batch.request_counts is not None:
             progress.done = batch.request_counts.completed + batch.request_counts.failed
             progress.failed = batch.request_counts.failed
+        if progress.done >= progress.total or batch.status in TERMINAL:
+            progress.is_drained(time.monotonic())
     return batch
 
 
-async def _outcome(client: AsyncOpenAI, lines: int, batch: Batch) -> BatchOutcome:
+async def _outcome(client: AsyncOpenAI, lines: int, batch: Batch, beside_s: float) -> BatchOutcome:
     answered: list[str] = []
     for file_id in (batch.output_file_id, batch.error_file_id):
         if file_id is not None:
@@ -203,6 +230,7 @@ async def _outcome(client: AsyncOpenAI, lines: int, batch: Batch) -> BatchOutcom
         lines=len(wanted),
         once=sum(answered.count(custom_id) == 1 for custom_id in wanted),
         failed=counts.failed if counts else 0,
+        beside_s=beside_s,
     )
 
 
@@ -232,20 +260,23 @@ def _within(stage: Stage, duration_s: float) -> list[OnlineRequest]:
 async def _running(
     spec: ServerSpec, stage: Stage, name: str, *, engine: bool = True
 ) -> AsyncIterator[Server]:
+    """A server for the time of the block.
+
+    Raises:
+        CliError: it does not start, it ends, or it is too slow to be measured.
+    """
     stage.screen.say(f"starting: {name}")
     try:
-        server = await start_server(
-            spec, stage.folder / f"{re.sub(r'[^a-z0-9]+', '-', name.lower())}.log"
-        )
+        server = await start_server(spec, _log(stage, name))
     except ServerError as error:
-        raise CliError(
-            f"{name}: {error}",
-            remedy="keep the logs with --keep DIR and see docs/troubleshooting.md",
-        ) from error
+        raise CliError(f"{name}: {error}", remedy=_KEEP) from error
     try:
         if engine:
             server.pin(available_cores())  # the same in every arm, as in the benchmarks
         yield server
+    except (ServerError, HttpError, OSError) as error:
+        ended = f"it ended:\n{log_tail(server.log)}"
+        raise CliError(f"{name}: {error if server.running else ended}", remedy=_KEEP) from error
     finally:
         await server.stop()
 

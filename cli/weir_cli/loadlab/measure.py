@@ -74,7 +74,7 @@ async def snapshot(server: Server) -> EngineCounters:
     return engine_counters(parse_page(page), at_s=asked_s + took_s / 2, cpu_s=cpu_s)
 
 
-async def measure(
+async def measure(  # noqa: PLR0913 - two loads, when, and who looks on
     server: Server,
     target: Target,
     *,
@@ -82,10 +82,12 @@ async def measure(
     offline: OfflineFeed | None,
     window: Window,
     watch: Watcher | None = None,
+    closing: asyncio.Event | None = None,
 ) -> Measurement:
     """Runs both loads through ramp, window and tail, and reduces what they wrote down.
 
     An online request that was due in the window and has not ended with the tail has failed.
+    The window closes early when ``closing`` is set in it: what is measured ends there.
     """
     online_records: list[RequestRecord] = []
     offline_records: list[RequestRecord] = []
@@ -100,7 +102,7 @@ async def measure(
     try:
         await _sleep_until(start_s + window.ramp_s, tasks)
         before, client_before_s = await snapshot(server), time.process_time()
-        await _sleep_until(start_s + window.ramp_s + window.measure_s, tasks)
+        await _sleep_until(start_s + window.ramp_s + window.measure_s, tasks, closing)
         after, client_after_s = await snapshot(server), time.process_time()
         due = sum(before.at_s <= start_s + request.at_s < after.at_s for request in online)
         await _until_answered(online_records, due, before.at_s, after.at_s, window.tail_s)
@@ -119,8 +121,25 @@ async def measure(
     )
 
 
-async def _sleep_until(at_s: float, tasks: Sequence[asyncio.Future[None]]) -> None:
-    """Sleeps, unless a feeder breaks."""
+async def _sleep_until(
+    at_s: float, tasks: Sequence[asyncio.Future[None]], closing: asyncio.Event | None = None
+) -> None:
+    """Sleeps, unless a feeder breaks; an event that comes meanwhile ends it early."""
+    sleeping = asyncio.ensure_future(_sleep_beside(at_s, tasks))
+    if closing is None or closing.is_set():
+        await sleeping
+        return
+    closed = asyncio.ensure_future(closing.wait())
+    try:
+        await asyncio.wait({sleeping, closed}, return_when=asyncio.FIRST_COMPLETED)
+        if sleeping.done():
+            sleeping.result()
+    finally:
+        sleeping.cancel()
+        closed.cancel()
+
+
+async def _sleep_beside(at_s: float, tasks: Sequence[asyncio.Future[None]]) -> None:
     broken, _ = await asyncio.wait(
         tasks, timeout=max(0.0, at_s - time.monotonic()), return_when=asyncio.FIRST_EXCEPTION
     )

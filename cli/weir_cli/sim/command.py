@@ -84,8 +84,10 @@ def sim(  # noqa: PLR0913 - one option each
     slos = parse_slos(slo)
     replica = make_replica(machine, slos, offline=bool(batch), seed=seed)
     runner = PresetRunner.of(preset, step_budget_ms)
-    results = runner.run(replica, online, batch, replicas=replicas, seconds=seconds)
-    found = outcome(results, slos, arrived=len(online), seconds=seconds + DRAIN_S)
+    # Beyond its last arrival a trace says nothing of what there is to spare.
+    lasting_s = min(seconds, online[-1].arrival_s)
+    results = runner.run(replica, online, batch, replicas=replicas, seconds=lasting_s)
+    found = outcome(results, slos, arrived=len(online), seconds=lasting_s + DRAIN_S)
     show(found)
     if json is not None:
         write_json(found, json)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
 import numpy as np
 
+from weir_cli.console import err
 from weir_cli.errors import CliError, ExitStatus
 from weir_cli.sim.options import named, read_lines
 from weir_engine.sim.offline_sets import (
@@ -70,6 +72,8 @@ def read_trace(given: str | None, load: Load, *, longest_tokens: int) -> Specs:
             longest_tokens=longest_tokens,
         )
         kept = cut.of(specs)
+        whole = replace(cut, longest_tokens=sys.maxsize).of(specs)
+    _say_left_out("--trace", len(whole), len(kept), longest_tokens)
     if not kept:
         raise CliError(
             "--trace: no request is left of it",
@@ -129,7 +133,19 @@ def read_offline(given: str, *, seed: int, longest_tokens: int) -> Specs:
         )
     with named("--offline"):
         specs = readers[kind]()
-    return tuple(s for s in specs if s.prompt_tokens + s.output_tokens <= longest_tokens)
+    kept = tuple(s for s in specs if s.prompt_tokens + s.output_tokens <= longest_tokens)
+    _say_left_out("--offline", len(specs), len(kept), longest_tokens)
+    return kept
+
+
+def _say_left_out(option: str, all_of_them: int, kept: int, longest_tokens: int) -> None:
+    """A figure of the others alone looks like one of all."""
+    if kept < all_of_them:
+        err.print(
+            f"{option}: {all_of_them - kept} of {all_of_them} requests are left out: with their "
+            f"answers they are longer than --max-model-len, {longest_tokens} tokens",
+            markup=False,
+        )
 
 
 def _synthetic(rng: np.random.Generator, count: str) -> Specs:
