@@ -1,8 +1,9 @@
 """How long `Scheduler.plan()` takes with 256 running requests and a large pool.
 
-Real scheduler, block manager and pool; only the engine is a clock. One core, garbage collection as
-in production; each run in a process of its own, the builds of the engine in turns (compiled where
-`make compiled` has made it). `python -m benchmarks.plan_latency`
+Real scheduler, block manager and pool; only the engine is a clock. The step that a plan is compared
+with is as long as a measured profile says. One core, garbage collection as in production; each run
+in a process of its own, the builds of the engine in turns (compiled where `make compiled` has made
+it). `python -m benchmarks.plan_latency`
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from weir_engine.presets import build_scheduler
 from weir_engine.request import Request
 from weir_engine.sched.plan import StepOutcome, StepPlan
 from weir_engine.sched.scheduler import Scheduler
+from weir_engine.sim.profile_cost import ProfileCost, batch_of
+from weir_engine.sim.profiles import load_profile
 
 BLOCK_TOKENS = 16
 BLOCKS = 60_000
@@ -37,6 +40,8 @@ DOCUMENT_TOKENS = 1_504
 RUNNING = 256
 ONLINE = 64
 TARGETS_MS = {10_000: "<= 1", 50_000: "<= 0.5"}
+TARGET_SHARE = "<= 1"
+PROFILE = "rtx-pro-6000-llama-3.1-8b"
 
 
 class ClockEngine:
@@ -47,6 +52,7 @@ class ClockEngine:
         self._source = random.Random(seed)  # noqa: S311 - load, not secrets
         self._names = count()
         self._live: dict[RequestId, Request] = {}
+        self._cost = ProfileCost(profile=load_profile(PROFILE))
         self._lines = self._offline()
         self.kv = KvManager(total_blocks=BLOCKS, block_size_tokens=BLOCK_TOKENS)
         self.scheduler: Scheduler = build_scheduler(
@@ -97,13 +103,17 @@ class ClockEngine:
         self.kv.expect(request)
         self._live[request.id] = request
 
-    def step(self) -> float:
-        """One step; returns the seconds that `plan` took."""
+    def step(self) -> tuple[float, float]:
+        """One step; returns the seconds that `plan` took, and those of the step on the profile."""
         started = time.perf_counter()
         plan = self.scheduler.plan(self.now_s)
         took_s = time.perf_counter() - started
+        parts = [
+            (work.tokens, self._live[work.request_id].computed_tokens + work.hit_tokens, False)
+            for work in plan.work
+        ]
         self._obey(plan)
-        return took_s
+        return took_s, self._cost.step_s(batch_of(parts))
 
     def _obey(self, plan: StepPlan) -> None:
         for gone in plan.preempt:
@@ -141,8 +151,8 @@ class ClockEngine:
                 self._add(next(self._lines))
 
 
-def measure(pooled: int, *, steps: int, seed: int) -> LatencyStats:
-    """Time of `plan` over ``steps`` steps with all slots taken."""
+def measure(pooled: int, *, steps: int, seed: int) -> tuple[LatencyStats, LatencyStats]:
+    """Time of `plan` over ``steps`` steps with all slots taken, and its share of each step."""
     engine = ClockEngine(pooled, seed)
     for _ in range(400):
         engine.step()
@@ -150,7 +160,11 @@ def measure(pooled: int, *, steps: int, seed: int) -> LatencyStats:
             break
     for _ in range(50):
         engine.step()
-    return latency_stats(engine.step() for _ in range(steps))
+    timed = [engine.step() for _ in range(steps)]
+    return (
+        latency_stats(plan_s for plan_s, _ in timed),
+        latency_stats(plan_s / step_s for plan_s, step_s in timed),
+    )
 
 
 def claim_of(pooled: int, build: str, runs: Sequence[dict[str, Any]]) -> Claim:
@@ -170,6 +184,24 @@ def claim_of(pooled: int, build: str, runs: Sequence[dict[str, Any]]) -> Claim:
     )
 
 
+def share_of(pooled: int, build: str, runs: Sequence[dict[str, Any]]) -> Claim:
+    """The median run's P99 over steps; its median as what to compare with."""
+    p99 = sorted(run["p99_share"] for run in runs)
+    p50 = sorted(run["p50_share"] for run in runs)
+    suffix = "" if build == "interpreted" else f"-{build}"
+    return Claim(
+        id=f"plan/share-{pooled}{suffix}",
+        what=f"the same over its step, as long as on profile {PROFILE}, "
+        f"{pooled:,} pooled, P99, {build}",
+        unit="%",
+        value=100 * p99[len(p99) // 2],
+        low=100 * p99[0],
+        high=100 * p99[-1],
+        baseline=100 * p50[len(p50) // 2],
+        target=TARGET_SHARE,
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures both pool sizes on each build and writes `results/plan_latency.json`."""
     parser = argparse.ArgumentParser(description="time of Scheduler.plan()")
@@ -179,8 +211,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the run that --pooled asks for")
     given = parser.parse_args(arguments)
     if given.pooled:
-        took = measure(given.pooled, steps=given.steps, seed=given.seed)
-        run = {"build": this_build(), "p50_ms": 1e3 * took.p50_s, "p99_ms": 1e3 * took.p99_s}
+        took, share = measure(given.pooled, steps=given.steps, seed=given.seed)
+        run = {
+            "build": this_build(),
+            "p50_ms": 1e3 * took.p50_s,
+            "p99_ms": 1e3 * took.p99_s,
+            "p50_share": share.p50_s,
+            "p99_share": share.p99_s,
+        }
         print(json.dumps(run))
         return 0
     runs: dict[tuple[int, str], list[dict[str, Any]]] = defaultdict(list)
@@ -188,6 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         what = ["--pooled", str(pooled), "--seed", str(seed), "--steps", str(given.steps)]
         runs[pooled, build].append(run_in(build, "benchmarks.plan_latency", what))
     claims = [claim_of(pooled, build, each) for (pooled, build), each in runs.items()]
+    claims += [share_of(pooled, build, each) for (pooled, build), each in runs.items()]
     write_results(
         "plan_latency",
         claims,

@@ -26,6 +26,7 @@ HEADLINES = (
     "plan/p99-10000",
     "plan/p99-50000",
     "bridge/time-per-token",
+    "bridge/one-client-mean-tbt",
     "ingest/time",
     "sync/p99",
     "tree/build",
