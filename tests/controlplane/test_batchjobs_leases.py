@@ -21,8 +21,9 @@ from weir_controlplane.services import Services
 from weir_controlplane.store.kubernetes_models import BatchJob
 from weir_controlplane.store.models import Tenant
 
-PARTS = 6
+PARTS = 8
 PAUSE_S = 0.5
+LEASE_S = 2  # machines that run other tests too stand still for a second
 
 
 def slow_source(reads: list[str]) -> FastAPI:
@@ -48,7 +49,7 @@ async def test_an_input_that_takes_longer_than_a_lease_is_read_once(
 ) -> None:
     """§8.2: the control plane has several workers; the others leave the job to the first."""
     reads: list[str] = []
-    given = {"work_lease_s": 1, "uri_private_hosts": ("127.0.0.1",)}
+    given = {"work_lease_s": LEASE_S, "uri_private_hosts": ("127.0.0.1",)}
     async with serve(slow_source(reads)) as url, operator(tmp_path, database_url, **given) as op:
         prefix = {"tenant": "acme", "prefix": url, "writable": False}
         assert (await op.http.post("/admin/v1/uri-prefixes", json=prefix)).status_code == 201

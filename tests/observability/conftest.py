@@ -129,7 +129,8 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
         # Before the agent has synced again, a batch would name a model that nobody serves.
         if not eventually(lambda: "serving" in stack.agent_states()):
             raise ProcessDiedError(f"the agent does not sync\n{tail(stack.agent.log)}")
-        lines = shared_document_lines(6_000, documents=40, document_tokens=150, max_tokens=32)
+        # More than any machine serves while these tests look at a batch that is under way.
+        lines = shared_document_lines(6_000, documents=40, document_tokens=150, max_tokens=256)
         submit(stack.client(), as_jsonl(lines))
         yield Live(stack=stack, prometheus=prometheus, operator=operator)
     finally:
