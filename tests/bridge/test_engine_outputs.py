@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from tests.bridge.engine_host import Ask, EngineHost, numbers, text
+from weir_agent.vllm_bridge.stats_pace import StatsPace
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
@@ -244,3 +248,51 @@ def _params() -> object:
     from vllm import SamplingParams
 
     return SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
+
+
+def test_metrics_are_told_less_often_and_all_the_same(
+    host: EngineHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prefix cache sums as in stock vLLM, levels that end at nothing, far fewer than steps."""
+    asks = [ask for ask in mixed_asks(3) if not ask.offline]
+    again = [replace(ask, id=f"again-{ask.id}") for ask in asks]
+
+    def told() -> tuple[list[Any], int]:
+        stats, turns = [], 0
+        make = host.scheduler.make_stats
+
+        def noted(*parts: object, **more: object) -> object:
+            nonlocal turns
+            turns += 1
+            made = make(*parts, **more)
+            stats.extend([] if made is None else [made])
+            return made
+
+        monkeypatch.setattr(host.scheduler, "make_stats", noted)
+        host.run(asks)
+        host.run(again)
+        return stats, turns
+
+    def sums(stats: list[Any]) -> list[int]:
+        caches = [each.prefix_cache_stats for each in stats]
+        return [sum(c.queries for c in caches), sum(c.hits for c in caches)]
+
+    host.use_stock()
+    stock, _ = told()
+    host.use_weir({"partial_hits": False}).stats_pace = StatsPace(lambda: 0.0, always=False)
+    weir, turns = told()
+    assert sums(weir) == sums(stock)
+    assert sums(stock)[1] > 0
+    assert len(weir) == 3 < turns  # at first, and twice when the engine ran empty
+    assert (weir[-1].num_running_reqs, weir[-1].num_waiting_reqs) == (0, 0)
+
+
+def test_metrics_are_told_again_when_it_is_time_and_when_the_engine_runs_empty() -> None:
+    now_s = 0.0
+    pace = StatsPace(lambda: now_s, always=False)
+    assert pace.due(running=True)
+    assert not pace.due(running=True)
+    assert pace.due(running=False)
+    now_s = 10.0
+    assert pace.due(running=True)
+    assert StatsPace(lambda: 0.0, always=True).due(running=True)

@@ -28,6 +28,7 @@ from weir_agent.vllm_bridge.planner import Planner, PlannerFactory
 from weir_agent.vllm_bridge.pool import eviction_of, shape_of, take_over_pool
 from weir_agent.vllm_bridge.readiness import Readiness
 from weir_agent.vllm_bridge.recorder import Recorder
+from weir_agent.vllm_bridge.stats_pace import StatsPace
 from weir_agent.vllm_bridge.step_file import StepFile
 from weir_agent.vllm_bridge.steps import StepLog, StepTiming
 from weir_agent.vllm_bridge.wanted import WantedPrefixes
@@ -87,6 +88,8 @@ class StepDriver:
             None if settings.step_file is None else StepFile(settings.step_file, shape_of(vllm))
         )
         self.parking = Parking(clock)
+        details = vllm.vllm_config.observability_config.enable_logging_iteration_details
+        self.stats_pace = StatsPace(clock, always=details)
         self._steps = StepLog(asynchronous=asynchronous)
         self.divergences = 0
         self._turns = 0

@@ -92,6 +92,14 @@ class WeirMixin(VllmScheduler):
         return done
 
     @override
+    def make_stats(self, *parts: Any, **more: Any) -> Any:
+        """Levels and sums for vLLM's metrics; None while they are not due."""
+        of_step = any(part is not None for part in (*parts, *more.values()))  # kept nowhere else
+        if of_step or self.weir.stats_pace.due(running=bool(self.running)):
+            return super().make_stats(*parts, **more)
+        return None
+
+    @override
     def shutdown(self) -> None:
         """Stop."""
         self.weir.close()

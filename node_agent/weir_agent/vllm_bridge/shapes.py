@@ -26,6 +26,14 @@ _SCHEDULER = {
     "get_num_unfinished_requests": ("self",),
     "set_pause_state": ("self", "pause_state"),
     "reset_prefix_cache": ("self", "reset_running_requests", "reset_connector"),
+    "make_stats": (
+        "self",
+        "spec_decoding_stats",
+        "kv_connector_stats",
+        "cudagraph_stats",
+        "perf_stats",
+        "ec_connector_stats",
+    ),
     "shutdown": ("self",),
     "_preempt_request": ("self", "request", "timestamp", "drop_stale_output"),
     "_free_request_blocks": ("self", "request"),
@@ -70,6 +78,7 @@ _WAITING = frozenset(
 )
 
 _SCHEDULER_STATE = (
+    "vllm_config",
     "requests",
     "running",
     "waiting",
