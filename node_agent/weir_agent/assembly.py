@@ -114,6 +114,8 @@ def build_work(
             max_logprobs=settings.max_logprobs,
             max_output_tokens=settings.max_output_tokens,
             max_grammar_bytes=settings.max_grammar_bytes,
+            max_words=settings.max_words,
+            max_list_tokens=settings.max_list_tokens,
         ),
         result_max_bytes=settings.result_max_bytes,
         salt_key=secrets.token_bytes(32),

@@ -190,7 +190,21 @@ class AgentSettings(BaseSettings):
         default=64 * KIB_BYTES,
         ge=1,
         le=MAX_COUNT,
-        description="Largest schema, grammar, pattern or tool list of an offline line.",
+        description="Largest schema, grammar, pattern, tool or word list of an offline line.",
+    )
+    max_words: int = Field(
+        default=64,
+        ge=0,
+        le=MAX_COUNT,
+        description="Most stop strings, and most bad words, of an offline line: engines look for "
+        "each of them after every token.",
+    )
+    max_list_tokens: int = Field(
+        default=1_024,
+        ge=0,
+        le=MAX_COUNT,
+        description="Most tokens that logit_bias, allowed_token_ids or stop_token_ids of an "
+        "offline line may name.",
     )
 
     sync_timeout_s: float = Field(

@@ -8,7 +8,14 @@ import pytest
 
 from weir_agent.chunks.bodies import CHAT, COMPLETIONS, BodyBounds, BodyError, prepare
 
-BOUNDS = BodyBounds(max_choices=4, max_logprobs=5, max_output_tokens=100, max_grammar_bytes=200)
+BOUNDS = BodyBounds(
+    max_choices=4,
+    max_logprobs=5,
+    max_output_tokens=100,
+    max_grammar_bytes=200,
+    max_words=3,
+    max_list_tokens=6,
+)
 
 
 def prepared(url: str, **body: object) -> dict[str, Any]:
@@ -58,6 +65,15 @@ def test_what_the_agent_alone_sets_is_taken_out(field: str) -> None:
         ),
         (CHAT, {"messages": [], "response_format": {"schema": "a" * 300}}, "response_format"),
         (CHAT, {"messages": [], "tools": ["a" * 300]}, "tools"),
+        (COMPLETIONS, {"prompt": "x", "stop": ["a", "b", "c", "d"]}, "stop"),
+        (CHAT, {"messages": [], "stop": "a" * 300}, "stop"),
+        (CHAT, {"messages": [], "bad_words": ["a", "b", "c", "d"]}, "bad_words"),
+        (CHAT, {"messages": [], "bad_words": ["a" * 300]}, "bad_words"),
+        (CHAT, {"messages": [], "logit_bias": {str(n): 1 for n in range(7)}}, "logit_bias"),
+        (CHAT, {"messages": [], "allowed_token_ids": list(range(7))}, "allowed_token_ids"),
+        (COMPLETIONS, {"prompt": "x", "stop_token_ids": list(range(7))}, "stop_token_ids"),
+        (COMPLETIONS, {"prompt": "x", "top_k": 1 << 63}, "top_k"),
+        (COMPLETIONS, {"prompt": [1, 10**30]}, "prompt"),
         ("/v1/embeddings", {"input": "x"}, "url"),
     ],
 )
@@ -112,6 +128,18 @@ def test_remote_media_is_refused(part: dict[str, Any]) -> None:
 )
 def test_what_is_malformed_is_left_to_the_engine(body: dict[str, Any]) -> None:
     assert prepared(CHAT, **body)["cache_salt"] == "salt"
+
+
+def test_lists_within_their_bounds_pass() -> None:
+    asked = {
+        "stop": ["a", "b", "c"],
+        "bad_words": ["d", "e", "f"],
+        "logit_bias": {str(n): -100 for n in range(6)},
+        "allowed_token_ids": list(range(6)),
+        "stop_token_ids": list(range(6)),
+        "seed": -(1 << 63),
+    }
+    assert prepared(COMPLETIONS, prompt="x", **asked).items() >= asked.items()
 
 
 def test_a_prompt_of_token_ids_is_one_prompt() -> None:

@@ -36,7 +36,10 @@ _DROPPED = frozenset({
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
     "prompt_cache_retention", "verbosity", "kv_transfer_params", "mm_processor_kwargs",
 })  # fmt: skip
+_WORDS = ("stop", "bad_words")
+_TOKEN_LISTS = ("logit_bias", "allowed_token_ids", "stop_token_ids")
 _GRAMMARS = ("response_format", "structured_outputs", "tools", "chat_template_kwargs", "documents")
+_LEAST_INTEGER, _MOST_INTEGER = -(1 << 63), (1 << 63) - 1
 _MEDIA_PREFIX = "data:"
 
 
@@ -67,6 +70,8 @@ class BodyBounds:
     max_logprobs: int
     max_output_tokens: int | None
     max_grammar_bytes: int
+    max_words: int
+    max_list_tokens: int
 
 
 def prepare(
@@ -88,7 +93,8 @@ def prepare(
     _check_values(kept)
     _check_numbers(kept, bounds)
     _check_choices(kept, bounds)
-    _check_grammars(kept, bounds)
+    _check_lists(kept, bounds)
+    _check_sizes(kept, bounds)
     _refuse_remote_media(kept.get("messages"))
     return {**kept, "stream": False, "cache_salt": cache_salt}
 
@@ -109,6 +115,10 @@ def _check_values(body: Mapping[str, Any]) -> None:
                 raise BodyError(
                     f"{name} has a number that is too large: it is infinite", param=name
                 )
+            if isinstance(part, int):
+                raise BodyError(
+                    f"{name} has a number that is too large: it has more than 64 bits", param=name
+                )
             if isinstance(part, str):
                 _check_text(name, part)
 
@@ -126,11 +136,15 @@ def _check_text(name: str, text: str) -> None:
 
 
 def _leaves(value: object) -> Iterator[str | float]:
+    """Texts, fractions, and integers that no engine can be sent."""
     waiting = [value]
     while waiting:
         part = waiting.pop()
         if isinstance(part, str | float):
             yield part
+        elif isinstance(part, int):
+            if not _LEAST_INTEGER <= part <= _MOST_INTEGER:
+                yield part
         elif isinstance(part, list):
             waiting.extend(part)
         elif isinstance(part, dict):
@@ -183,8 +197,19 @@ def _check_choices(body: Mapping[str, Any], bounds: BodyBounds) -> None:
         )
 
 
-def _check_grammars(body: Mapping[str, Any], bounds: BodyBounds) -> None:
-    for name in _GRAMMARS:
+def _check_lists(body: Mapping[str, Any], bounds: BodyBounds) -> None:
+    # Engines go through these for each token, or whenever a request joins or leaves.
+    for names, limit in ((_WORDS, bounds.max_words), (_TOKEN_LISTS, bounds.max_list_tokens)):
+        for name in names:
+            value = body.get(name)
+            if isinstance(value, list | dict) and len(value) > limit:
+                raise BodyError(
+                    f"{name} has {len(value)} entries: give at most {limit}", param=name
+                )
+
+
+def _check_sizes(body: Mapping[str, Any], bounds: BodyBounds) -> None:
+    for name in (*_GRAMMARS, *_WORDS):
         if body.get(name) is None:
             continue
         size = len(json.dumps(body[name], ensure_ascii=False).encode())
