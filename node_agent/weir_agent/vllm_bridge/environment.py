@@ -50,15 +50,16 @@ def prepare_environment() -> None:
 
 
 def start_engine_by_fork() -> None:
-    """Has vLLM fork its engine process on the CPU build; call it after the configuration is made.
+    """Has vLLM fork its engine process; call it after the configuration is made.
 
-    vLLM's CPU platform asks for a fresh interpreter, which imports everything once more.
+    On GPUs vLLM does so by itself. Its CPU platform asks for a fresh interpreter, which imports
+    everything once more.
     """
     if is_cpu_build():
         os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
-        # The engine would share the pipe by which a signal wakes this process's loop, and a
-        # SIGTERM to the engine alone would end the agent.
-        os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
+    # The engine would share the pipe by which a signal wakes this process's loop, and a SIGTERM to
+    # the engine alone would end the agent.
+    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
 
 
 def preload() -> None:
