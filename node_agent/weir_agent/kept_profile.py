@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
@@ -37,6 +38,7 @@ class KeptProfile:
     def __init__(self, folder: Path, *, identity: str) -> None:
         self._path = folder / FILE_NAME
         self._identity = identity
+        self._writing = threading.Lock()  # one that was asked for may not have ended with its task
 
     def read(self, *, model: str) -> dict[str, Any] | None:
         """What was written for the same engine and latency model; None of nothing usable."""
@@ -65,11 +67,12 @@ class KeptProfile:
             OSError: the disk does not take it; what was there stays.
         """
         part = self._path.with_suffix(".part")
-        with part.open("w", encoding="utf-8") as file:
-            json.dump({"identity": self._identity, "profile": dict(profile)}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(self._path)
+        with self._writing:
+            with part.open("w", encoding="utf-8") as file:
+                json.dump({"identity": self._identity, "profile": dict(profile)}, file)
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(self._path)
 
     async def save(self, engine: Engine) -> None:
         """Writes what the engine knows now; a disk or an engine that cannot is left in peace."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -95,6 +98,30 @@ def test_each_preset_plans_with_its_own_model(tmp_path: Path, preset: str, model
     assert used.name == model
     warm = models.create(model, learned()) if model == "attention" else models.create(model)
     assert used.coefficients == warm.coefficients
+
+
+async def test_a_write_that_is_still_under_way_spoils_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent that ends saves once more, while the write of the minute may hang on its disk."""
+    reached, goes_on = threading.Event(), threading.Event()
+    fsync = os.fsync
+
+    def slow(descriptor: int) -> None:
+        if not reached.is_set():
+            reached.set()
+            goes_on.wait()
+        fsync(descriptor)
+
+    monkeypatch.setattr("weir_agent.kept_profile.os.fsync", slow)
+    kept = KeptProfile(tmp_path, identity="a")
+    first = asyncio.create_task(asyncio.to_thread(kept.write, learned()))
+    await asyncio.to_thread(reached.wait)
+    second = asyncio.create_task(asyncio.to_thread(kept.write, learned()))
+    await asyncio.sleep(0.1)
+    goes_on.set()
+    await asyncio.gather(first, second)
+    assert kept.read(model="attention") is not None
 
 
 async def test_an_engine_that_cannot_tell_what_it_learned_still_ends_in_order(
