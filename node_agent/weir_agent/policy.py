@@ -19,6 +19,7 @@ Source = Literal["control_plane", "forecast", "online_only"]
 FORECAST_SIGMAS = 2.0
 HISTORY_S = 3_600.0
 MIN_SAMPLES = 20
+SAMPLE_S = 0.9  # a little less than the beats of a second, whose timers may be early
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +56,10 @@ class DemandHistory:
         self._samples: deque[tuple[float, int]] = deque(maxlen=int(horizon_s))
 
     def add(self, now_s: float, online_kv_blocks: int) -> None:
-        """The demand at ``now_s``."""
+        """The demand at ``now_s``; of two within a second the larger counts."""
+        if self._samples and now_s - self._samples[-1][0] < SAMPLE_S:
+            seen_s, before = self._samples.pop()
+            now_s, online_kv_blocks = seen_s, max(before, online_kv_blocks)
         self._samples.append((now_s, online_kv_blocks))
         while self._samples[0][0] < now_s - self._horizon_s:
             self._samples.popleft()

@@ -72,6 +72,15 @@ def test_history_ends_after_its_horizon() -> None:
     assert history.values() == list(range(200, 300))
 
 
+def test_a_beat_beside_the_regular_one_is_no_sample_more() -> None:
+    """A new policy of the control plane makes the heart beat at once."""
+    history = DemandHistory(horizon_s=100)
+    for second in range(100):
+        history.add(float(second), second)
+        history.add(second + 0.5, 200 if second == 40 else 0)
+    assert history.values() == [200 if second == 40 else second for second in range(100)]
+
+
 def test_delays_are_the_difference_of_the_slos_own_statistic() -> None:
     slos = (
         SloSetting(metric="tbt", statistic="p99", threshold_s=0.1),
