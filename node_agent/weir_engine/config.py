@@ -11,7 +11,11 @@ from weir_engine.errors import ConfigError
 
 
 class Metric(StrEnum):
-    """The latency that an SLO bounds (design: TTFT, TPOT cumulative from arrival, TBT)."""
+    """The latency that an SLO bounds.
+
+    TTFT counts from a request's arrival, TBT is each time between two tokens, and TPOT their mean
+    over one answer, from its first token on.
+    """
 
     TTFT = "ttft"
     TPOT = "tpot"
