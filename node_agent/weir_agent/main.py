@@ -22,6 +22,7 @@ import structlog
 from weir_agent.agent import Agent, EngineDiedError, install_signals
 from weir_agent.journal import CrashJournal
 from weir_agent.logs import configure_logging, log_loop_errors
+from weir_agent.memory import MemoryWatch
 from weir_agent.settings import AgentSettings, SettingsError, load_settings
 from weir_agent.supervisor import (
     Exit,
@@ -83,11 +84,16 @@ def _supervise(settings: AgentSettings | None, engine_args: Sequence[str] | None
             "WEIR_PORT)"
         ) from None
     allow_many_files()
+    memory = MemoryWatch(settings.data_dir)
+    if memory.was_short:
+        log.warning("agent.was_short_of_memory")
     supervisor = Supervisor(
         lambda ready: _serve(settings, args, bound, ready, supervisor.restarts),
         after_fault=lambda: record_fault(settings.data_dir),
         first_pause_s=settings.restart_backoff_s,
         stop_within_s=settings.hand_back_s + settings.drain_s + STOP_MARGIN_S,
+        short_of_memory=memory.look,
+        ended_short=memory.was_short,
     )
     try:
         return supervisor.run()

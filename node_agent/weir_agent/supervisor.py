@@ -1,7 +1,7 @@
 """The parent process: starts the agent, and starts it again when it died. Holds the socket.
 
 The parent imports the heavy modules once and forks, so that a restart takes seconds. It computes
-nothing, so that nothing but a signal can end it.
+next to nothing, so that nothing but a signal can end it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ log = structlog.get_logger(__name__)
 PR_SET_PDEATHSIG = 1
 MOST_PAUSE_S = 30.0
 STEADY_S = 60.0
+LOOK_S = 0.1
 MOST_FILES = 65_535
 FORWARDED = (signal.SIGTERM, signal.SIGINT)
 # A fault inside the process itself; other signals come from outside and suspect nobody.
@@ -45,10 +46,19 @@ class Exit(IntEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ended:
-    """How a child ended: its exit status, or the signal that ended it."""
+    """How a child ended: its exit status, or the signal that ended it.
+
+    ``short``: its container was short of memory just before.
+    """
 
     status: int
     signal: int | None
+    short: bool
+
+    @property
+    def by_a_fault(self) -> bool:
+        """True of a fault inside the process; a kill for lack of memory is one."""
+        return self.signal in FAULTS or (self.signal == signal.SIGKILL and self.short)
 
 
 class Supervisor:
@@ -57,7 +67,9 @@ class Supervisor:
     ``work`` is given a function to say that it is ready, and returns an exit status. A child that
     ends before any was ever ready is not started again: its fault would only repeat itself.
     ``after_fault`` runs here when a child was ended by a fault of its own or could not record its
-    engine's death, and again before each next start until the disk took what it wrote. ``restarts``
+    engine's death, and again before each next start until the disk took what it wrote. A child that
+    is killed while ``short_of_memory``, which is asked all the time, was ended by the kernel for a
+    fault of its own too; ``ended_short``: so was an earlier parent with its child. ``restarts``
     counts the children after the first; each child sees the count of its own start.
     """
 
@@ -68,11 +80,15 @@ class Supervisor:
         after_fault: Callable[[], None],
         first_pause_s: float,
         stop_within_s: float,
+        short_of_memory: Callable[[], bool] = lambda: False,
+        ended_short: bool = False,
     ) -> None:
         self._work = work
         self._after_fault = after_fault
         self._first_pause_s = first_pause_s
         self._stop_within_s = stop_within_s
+        self._short_of_memory = short_of_memory
+        self._ended_short = ended_short
         self._ready = mmap.mmap(-1, 1)  # shared with the children
         self._child: int | None = None
         self._stopping = False
@@ -85,7 +101,7 @@ class Supervisor:
         signal.signal(signal.SIGALRM, self._kill)
         gc.collect()
         gc.freeze()  # children share these pages
-        failures, unrecorded = 0, False
+        failures, unrecorded = 0, self._ended_short
         while True:
             unrecorded = unrecorded and not self._recorded()
             started_s = time.monotonic()
@@ -95,7 +111,7 @@ class Supervisor:
             if ended.status in {Exit.OK, Exit.USAGE} or not self._ready[0]:
                 return ended.status
             log.error("agent.ended", status=ended.status, signal=ended.signal)
-            if ended.signal in FAULTS or ended.status == Exit.UNRECORDED_DEATH:
+            if ended.by_a_fault or ended.status == Exit.UNRECORDED_DEATH:
                 unrecorded = not self._recorded()
             failures = 0 if time.monotonic() - started_s > STEADY_S else failures + 1
             self._sleep(min(MOST_PAUSE_S, self._first_pause_s * 2.0 ** min(failures, 30)))
@@ -132,13 +148,28 @@ class Supervisor:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
         if self._stopping:  # the signal came before there was a child to forward it to
             self._forward(signal.SIGTERM, None)
-        status = _end_of(child)
+        status, short = self._end_of(child)
         self._child = None
         signal.alarm(0)
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
-            return Ended(status=128 + number, signal=number)
-        return Ended(status=os.WEXITSTATUS(status), signal=None)
+            return Ended(status=128 + number, signal=number, short=short)
+        return Ended(status=os.WEXITSTATUS(status), signal=None, short=short)
+
+    def _end_of(self, child: int) -> tuple[int, bool]:
+        """The wait status of a child, and whether memory was short before.
+
+        What its predecessors left behind is collected on the way: in a container this is process
+        1, to which the kernel gives every process without a parent.
+        """
+        short = self._short_of_memory()
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == child:
+                return status, short
+            if pid == 0:
+                short = self._short_of_memory()
+                time.sleep(LOOK_S)
 
     def _forward(self, _number: int, _frame: FrameType | None) -> None:
         self._stopping = True
@@ -171,17 +202,6 @@ def _become_child(parent: int, work: Callable[[], int]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
-
-
-def _end_of(child: int) -> int:
-    """The wait status of a child; what its predecessors left behind is collected on the way.
-
-    In a container this is process 1, to which the kernel gives every process without a parent.
-    """
-    while True:
-        pid, status = os.waitpid(-1, 0)
-        if pid == child:
-            return status
 
 
 def die_with(parent: int) -> None:

@@ -16,9 +16,24 @@ PATIENCE_S = 120
 PROGRAM = """
 import ctypes, os, signal, sys, time
 from pathlib import Path
+from weir_agent.memory import FILE_NAME, MemoryWatch
 from weir_agent.supervisor import Supervisor
 
 folder, plan = Path(sys.argv[1]), sys.argv[2].split(",")
+parent, memory = os.getpid(), MemoryWatch(folder, group=folder / "group")
+note = folder / FILE_NAME
+
+def hold(anon_bytes):
+    group = folder / "group"
+    group.mkdir(exist_ok=True)
+    (group / "stat").write_text(f"anon {anon_bytes}\\nfile 10000\\nshmem 0\\n")
+    (group / "stat").replace(group / "memory.stat")
+    (group / "memory.max").write_text("10000\\n")
+
+def wait_until(condition):
+    while not condition():
+        time.sleep(0.01)
+
 stop_within_s = 1 if "deaf" in plan else 120
 if "orphan" in plan:
     ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER, as process 1 of a container is
@@ -48,6 +63,17 @@ def work(ready):
         os.kill(os.getpid(), signal.SIGSEGV)
     if step == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    if step in {"grow", "grow-all", "shrink"}:
+        hold(9_500)
+        wait_until(note.exists)
+    if step == "shrink":
+        hold(100)
+        wait_until(lambda: not note.exists())
+    if step in {"grow", "shrink"}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if step == "grow-all":
+        os.kill(parent, signal.SIGKILL)
+        time.sleep(300)
     if step == "raise":
         raise RuntimeError("broken")
     if step == "orphan" and os.fork() == 0:
@@ -73,10 +99,15 @@ def after_fault():
     with (folder / "faults").open("a") as file:
         file.write("x")
 
-parent = Supervisor(
-    work, after_fault=after_fault, first_pause_s=0.01, stop_within_s=stop_within_s
+supervisor = Supervisor(
+    work,
+    after_fault=after_fault,
+    first_pause_s=0.01,
+    stop_within_s=stop_within_s,
+    short_of_memory=memory.look,
+    ended_short=memory.was_short,
 )
-sys.exit(parent.run())
+sys.exit(supervisor.run())
 """
 
 
@@ -111,16 +142,33 @@ class Parent:
         ("unrecorded,ok", 0, 2, 1),
         ("unrecorded,ok,full", 0, 2, 1),
         ("kill,kill,ok", 0, 3, 0),
+        ("grow,ok", 0, 2, 1),
+        ("shrink,ok", 0, 2, 0),
         ("raise,ok", 0, 2, 0),
     ],
 )
 def test_what_is_started_again(
     tmp_path: Path, plan: str, status: int, starts: int, faults: int
 ) -> None:
-    """Design §8 rule 5: a kill from outside suspects nobody, a fault of the process does."""
+    """Design §8 rule 5: a kill from outside suspects nobody, a fault of the process does.
+
+    Neither does page cache that fills a container up, but memory that cannot be taken back.
+    """
     parent = Parent(tmp_path, plan)
     assert parent.process.wait(PATIENCE_S) == status
     assert (parent.count("starts"), parent.count("faults")) == (starts, faults)
+
+
+def test_a_container_that_is_killed_whole_for_its_memory_had_a_fault(tmp_path: Path) -> None:
+    """The kernel leaves nobody to say so, and the line that did it would run again and again."""
+    killed = Parent(tmp_path, "grow-all")
+    assert killed.process.wait(PATIENCE_S) == -signal.SIGKILL
+    assert killed.count("faults") == 0
+    (tmp_path / "group" / "memory.stat").write_text("anon 100\nshmem 0\n")
+    for _ in range(2):
+        later = Parent(tmp_path, "ok")
+        assert later.process.wait(PATIENCE_S) == 0
+        assert later.count("faults") == 1
 
 
 def test_sigterm_is_passed_on_and_ends_in_order(tmp_path: Path) -> None:
