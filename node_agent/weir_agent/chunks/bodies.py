@@ -117,7 +117,7 @@ def _check_values(body: Mapping[str, Any]) -> None:
                 )
             if isinstance(part, int):
                 raise BodyError(
-                    f"{name} has a number that is too large: it has more than 64 bits", param=name
+                    f"{name} has a number that is too large: it needs more than 64 bits", param=name
                 )
             if isinstance(part, str):
                 _check_text(name, part)
