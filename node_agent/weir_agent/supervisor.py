@@ -6,6 +6,7 @@ next to nothing, so that nothing but a signal can end it.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import mmap
@@ -174,12 +175,17 @@ class Supervisor:
     def _forward(self, _number: int, _frame: FrameType | None) -> None:
         self._stopping = True
         if self._child is not None:
-            os.kill(self._child, signal.SIGTERM)
+            self._signal(self._child, signal.SIGTERM)
             signal.alarm(max(1, round(self._stop_within_s)))
 
     def _kill(self, _number: int, _frame: FrameType | None) -> None:
         if self._child is not None:
-            os.kill(self._child, signal.SIGKILL)
+            self._signal(self._child, signal.SIGKILL)
+
+    @staticmethod
+    def _signal(child: int, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
+            os.kill(child, number)
 
 
 def _become_child(parent: int, work: Callable[[], int]) -> None:

@@ -51,6 +51,17 @@ if {"early", "orphaned"} & set(plan):
 
     os.fork = slow_fork
 
+if "late" in plan:
+    waitpid = os.waitpid
+
+    def waitpid_and_stop(*given):
+        ended = waitpid(*given)
+        if ended[0]:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return ended
+
+    os.waitpid = waitpid_and_stop
+
 def work(ready):
     starts = folder / "starts"
     count = len(starts.read_text()) if starts.exists() else 0
@@ -184,6 +195,13 @@ def test_a_sigterm_amid_a_start_is_not_lost(tmp_path: Path) -> None:
     parent = Parent(tmp_path, "early")
     assert parent.process.wait(PATIENCE_S) == 128 + signal.SIGTERM
     assert not (tmp_path / "serving").exists()
+
+
+def test_a_sigterm_that_comes_as_the_child_ends_is_an_orderly_end(tmp_path: Path) -> None:
+    """There is nobody any more to pass it on to."""
+    parent = Parent(tmp_path, "late")
+    assert parent.process.wait(PATIENCE_S) == 0
+    assert parent.count("starts") == 1
 
 
 def test_what_children_left_behind_is_collected(tmp_path: Path) -> None:
