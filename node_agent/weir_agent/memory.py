@@ -44,6 +44,10 @@ class MemoryWatch:
             limit = (self._group / "memory.max").read_text(encoding="ascii").strip()
             if limit == "max":
                 return 0.0
+            # This has all of it, caches too, and is had for nothing: sums by kind are not.
+            held_at_most = int((self._group / "memory.current").read_text(encoding="ascii"))
+            if held_at_most < SHORT_FRACTION * int(limit):
+                return 0.0
             stat = (self._group / "memory.stat").read_text(encoding="ascii")
             held = dict(line.split() for line in stat.splitlines())
             return (int(held["anon"]) + int(held["shmem"])) / max(1, int(limit))

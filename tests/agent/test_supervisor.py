@@ -28,6 +28,7 @@ def hold(anon_bytes):
     group.mkdir(exist_ok=True)
     (group / "stat").write_text(f"anon {anon_bytes}\\nfile 10000\\nshmem 0\\n")
     (group / "stat").replace(group / "memory.stat")
+    (group / "memory.current").write_text(f"{anon_bytes + 10000}\\n")
     (group / "memory.max").write_text("10000\\n")
 
 def wait_until(condition):
@@ -175,7 +176,7 @@ def test_a_container_that_is_killed_whole_for_its_memory_had_a_fault(tmp_path: P
     killed = Parent(tmp_path, "grow-all")
     assert killed.process.wait(PATIENCE_S) == -signal.SIGKILL
     assert killed.count("faults") == 0
-    (tmp_path / "group" / "memory.stat").write_text("anon 100\nshmem 0\n")
+    (tmp_path / "group" / "memory.current").write_text("100\n")
     for _ in range(2):
         later = Parent(tmp_path, "ok")
         assert later.process.wait(PATIENCE_S) == 0
