@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -184,7 +185,7 @@ def weir_server(
             "WEIR_HOST": "127.0.0.1",
             "WEIR_PORT": str(port),
             "WEIR_AGENT_ID": "benchmark",
-            "WEIR_ENGINE_ARGS": " ".join(engine_args(model, setup)),
+            "WEIR_ENGINE_ARGS": shlex.join(engine_args(model, setup)),
             "WEIR_CONTROL_PLANE_URL": f"http://127.0.0.1:{control.port}",
             "WEIR_CONTROL_PLANE_KEY": control.agent_key,
             "WEIR_DATA_DIR": str(data_dir),

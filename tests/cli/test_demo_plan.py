@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from math import nan
 from pathlib import Path
@@ -139,3 +140,11 @@ def test_every_server_serves_the_same_model_in_the_same_way(
     assert not any(name.startswith("WEIR_") for name in stock.environment)
     for name, value in plan.ENGINE_ENVIRONMENT.items():
         assert stock.environment[name] == agent.environment[name] == value
+
+
+def test_the_folder_may_have_a_space_in_its_name(tmp_path: Path) -> None:
+    model = tmp_path / "my demo" / "model"
+    agent = plan.agent_server(model.parent, model, controlplane="http://x", key="k", slos=[])
+    given = shlex.split(agent.environment["WEIR_ENGINE_ARGS"])
+    assert given[given.index("--model") + 1] == str(model)
+    assert given[2:4] == ["--served-model-name", plan.MODEL]

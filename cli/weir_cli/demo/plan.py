@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -176,7 +177,7 @@ def agent_server(
         "WEIR_PORT": str(port),
         "WEIR_AGENT_ID": "demo",
         "WEIR_DATA_DIR": str(folder / "agent"),
-        "WEIR_ENGINE_ARGS": " ".join(
+        "WEIR_ENGINE_ARGS": shlex.join(
             [*engine_args, "--max-num-batched-tokens", str(DEFAULT_STEP_TOKENS)]
         ),
         "WEIR_CONTROL_PLANE_URL": controlplane,
