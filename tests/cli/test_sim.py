@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
+import threading
 from pathlib import Path
 
 import pytest
@@ -308,6 +310,47 @@ def test_a_file_that_is_no_trace_at_all_is_named(
     assert main(["sim", "--trace", f"{kind}:{path}"]) == ExitStatus.USAGE
     if kind == "csv":
         assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    """What spreadsheets save as CSV in UTF-8."""
+    content = "\ufeffarrival_s,input_tokens,output_tokens\r\n0,30,4\r\n1,31,5\r\n".encode()
+    for name, given in (("plain", content), ("packed", gzip.compress(content))):
+        (tmp_path / name).write_bytes(given)
+        specs = read_trace(str(tmp_path / name), Load(seconds=None), longest_tokens=4096)
+        assert [spec.prompt_tokens for spec in specs] == [30, 31]
+
+
+def test_a_pipe_is_read_from_its_beginning(tmp_path: Path) -> None:
+    """As of `--trace <(zcat trace.csv.gz)`: more than a buffer of it."""
+    rows = "".join(f"{second},30,4\n" for second in range(5_000))
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    content = f"arrival_s,input_tokens,output_tokens\n{rows}"
+    writing = threading.Thread(target=pipe.write_text, args=(content,), daemon=True)
+    writing.start()
+    specs = read_trace(str(pipe), Load(seconds=None), longest_tokens=4096)
+    writing.join()
+    assert len(specs) == 5_000
+
+
+def test_text_in_json_may_have_any_separator(tmp_path: Path) -> None:
+    """Line and paragraph separators end no line of JSONL."""
+    mmlu = tmp_path / "mmlu.jsonl"
+    row = {"subject": "s", "question": "Why\u2028is\u2029it\u0085so?", "choices": ["a", "b"]}
+    mmlu.write_text(json.dumps(row, ensure_ascii=False) + "\n", encoding="utf-8")
+    (spec,) = read_offline(f"mmlu:{mmlu},{mmlu}", seed=0, longest_tokens=4096)
+    assert spec.group == "s"
+
+
+def test_a_number_beyond_all_bounds_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "trace.jsonl"
+    row = {"timestamp": 10**400, "input_length": 5, "output_length": 5, "hash_ids": [1]}
+    trace.write_text(json.dumps(row))
+    assert main(["sim", "--trace", f"mooncake:{trace}"]) == ExitStatus.USAGE
+    assert "trace row 1: timestamp is 1000" in capsys.readouterr().err
 
 
 def test_offline_sets_of_every_kind(tmp_path: Path) -> None:

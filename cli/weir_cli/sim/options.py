@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -41,18 +42,20 @@ def check_choice(option: str, given: str, choices: Sequence[str]) -> None:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a file, gzip-compressed or not.
+    """The lines of a file or a pipe, gzip-compressed or not; a byte order mark is none of them.
+
+    They end where lines of files do, not at every character that Unicode takes for the end of one:
+    text in JSON may hold those.
 
     Raises:
         CliError: it cannot be read.
     """
     try:
-        with path.open("rb") as stream:
-            packed = stream.read(2) == b"\x1f\x8b"
-        if packed:
-            with gzip.open(path, "rt", encoding="utf-8") as text:
-                return text.read().splitlines()
-        return path.read_text("utf-8").splitlines()
+        content = path.read_bytes()  # once: a pipe cannot be read again
+        if content[:2] == b"\x1f\x8b":
+            content = gzip.decompress(content)
+        with io.StringIO(content.decode("utf-8-sig"), newline=None) as text:
+            return [line.rstrip("\n") for line in text]
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         why = getattr(error, "strerror", None) or error
         raise CliError(

@@ -133,7 +133,7 @@ class Row:
         value = self._fields.get(name)
         try:
             return float(value)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise self.error(name, remedy) from None
 
 
