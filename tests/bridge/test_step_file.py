@@ -51,6 +51,16 @@ def rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def test_a_start_after_a_kill_begins_a_line_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "steps"
+    StepFile(path, SHAPE).close()
+    whole = path.read_text()
+    path.write_text(f'{whole}{{"prefills":[[40,')
+    StepFile(path, SHAPE).close()
+    assert path.read_text() == f'{whole}{{"prefills":[[40,\n{whole}'
+    assert Recording.read(path.read_text().splitlines()).shape == SHAPE
+
+
 def test_a_line_has_sizes_seconds_and_the_pause_of_a_busy_engine(tmp_path: Path) -> None:
     path = tmp_path / "steps"
     file = StepFile(path, SHAPE)

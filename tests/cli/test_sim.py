@@ -444,6 +444,28 @@ def test_without_a_judge_the_last_fifth_of_the_steps_is_kept_out(tmp_path: Path)
     assert (profile["fitted_steps"], profile["judged_steps"]) == (80, 20)
 
 
+def test_steps_of_an_engine_that_was_killed_are_read(tmp_path: Path) -> None:
+    """Its last line ends anywhere; another start, or the end of the file, follows."""
+    made = tmp_path / "engine.json"
+    first = recording(tmp_path / "first.jsonl", steps=50, seed=1).read_text()
+    second = recording(tmp_path / "second.jsonl", steps=50, seed=2).read_text()
+    steps = tmp_path / "steps.jsonl"
+    steps.write_text(f"{first[:-20]}\n{second[:-20]}")
+    assert main(["profile", str(steps), "--output", str(made)]) == ExitStatus.OK
+    profile = json.loads(made.read_text())
+    assert profile["fitted_steps"] + profile["judged_steps"] == 98
+
+
+def test_a_torn_line_amid_a_recording_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = recording(tmp_path / "steps.jsonl", steps=50, seed=1)
+    lines = steps.read_text().splitlines()
+    steps.write_text("\n".join([*lines[:20], lines[20][:-9], *lines[21:]]))
+    assert main(["profile", str(steps), "--output", "x"]) == ExitStatus.USAGE
+    assert "row 21: not JSON" in capsys.readouterr().err
+
+
 def test_profiles_that_cannot_be_used_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

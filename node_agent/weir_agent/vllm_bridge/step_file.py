@@ -7,6 +7,7 @@ import json
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict
+from os import SEEK_END
 from pathlib import Path
 from typing import IO
 
@@ -47,7 +48,9 @@ class StepFile:
         self._unflushed = 0
         self._stream: IO[str] | None = None
         try:
+            torn = _ends_amid_a_line(path)  # its engine was killed
             self._stream = path.open("a", encoding="utf-8")
+            self._stream.write("\n" if torn else "")
         except OSError as error:
             self._stop(error.strerror or str(error))
         self._write({"engine": asdict(shape)})
@@ -121,3 +124,11 @@ class StepFile:
             self.close()
         except OSError:  # the last lines of a full disk
             self._stream = None
+
+
+def _ends_amid_a_line(path: Path) -> bool:
+    if not path.exists() or not path.stat().st_size:
+        return False
+    with path.open("rb") as stream:
+        stream.seek(-1, SEEK_END)
+        return stream.read() != b"\n"

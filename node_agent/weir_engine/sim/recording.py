@@ -3,7 +3,8 @@
 Who records them, and where files are, is the caller's.
 """
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Self
 
@@ -12,6 +13,7 @@ from weir_engine.errors import ConfigError
 from weir_engine.latency.features import EMPTY_SHAPE, StepShape
 from weir_engine.sim.trace_rows import Row, json_rows
 
+_ENGINE_ROW = '{"engine"'
 _SHAPE_FIELDS = tuple(each.name for each in fields(EngineShape))
 
 
@@ -55,7 +57,8 @@ class Recording:
 
         A step has ``prefills`` as [new, computed], ``decodes`` as contexts, ``seconds``,
         ``distinct_tokens`` (without them nothing was shared), and ``pause_s`` or null. Steps
-        without work or without a duration are left out.
+        without work or without a duration are left out, and so is the last line of an engine that
+        was killed, or still writes, where it is torn.
 
         Raises:
             ConfigError: a field is missing or of another kind (row and field are named), there is
@@ -64,7 +67,7 @@ class Recording:
         shape: EngineShape | None = None
         steps: list[RecordedStep] = []
         prefilled = False
-        for row in json_rows(lines):
+        for row in json_rows(_whole(lines)):
             if "engine" in row:
                 found = engine_shape(row.value("engine"), f"recording row {row.number}: engine")
                 if shape is not None and found != shape:
@@ -78,6 +81,22 @@ class Recording:
         if shape is None:
             raise ConfigError("recording: no row has the engine's shape: record with an agent")
         return cls(shape=shape, steps=tuple(steps))
+
+
+def _whole(lines: Iterable[str]) -> Iterator[str]:
+    """The lines; an empty one for each that an engine did not come to end."""
+    given = list(lines)
+    for at, line in enumerate(given, start=1):
+        ends = at == len(given) or given[at].startswith(_ENGINE_ROW)
+        yield "" if ends and _is_torn(line) else line
+
+
+def _is_torn(line: str) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return True
+    return False
 
 
 def _step(row: Row, *, prefilled: bool) -> RecordedStep:
