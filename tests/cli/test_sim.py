@@ -110,6 +110,17 @@ def test_a_plan_finds_replicas_and_the_batch_tokens_of_a_day(
     assert f"{answer['replicas']} replica(s) of rtx-pro-6000" in capsys.readouterr().out
 
 
+def test_a_plan_reads_its_offline_set_before_it_looks_for_replicas(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """That may take hours: a wrong name is told before."""
+    arguments = ["plan", "--slo", "ttft:p99:2", "--peak", "10", "--offline", "lengths:nowhere.csv"]
+    assert main([*arguments, *SMALL]) == ExitStatus.USAGE
+    told = capsys.readouterr()
+    assert "nowhere.csv: No such file" in told.err
+    assert "replica(s)" not in told.out
+
+
 def test_a_long_answer_at_the_end_of_the_peak_is_waited_for(tmp_path: Path) -> None:
     trace, path = tmp_path / "trace.csv", tmp_path / "plan.json"
     trace.write_text("arrival_s,input_tokens,output_tokens\n0,100,20\n9,100,6000\n")
@@ -434,6 +445,21 @@ def test_a_recorded_engine_becomes_a_profile_that_is_simulated(
     assert 0.006 < found["latencies_s"]["tbt"]["p50"] < 0.2
     assert found["online_answered"] > 5
     assert found["offline_served_tokens_s"] > 0
+
+
+@pytest.mark.parametrize("folder", ["[run]", "a[/b]"])
+def test_files_are_told_by_their_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], folder: str
+) -> None:
+    """Whatever brackets mean to who prints them."""
+    made = tmp_path / folder / "engine.json"
+    steps = recording(tmp_path / "steps.jsonl", steps=100, seed=1)
+    assert main(["profile", str(steps), "--output", str(made)]) == ExitStatus.OK
+    assert f"wrote {made}" in capsys.readouterr().out
+    plots = tmp_path / folder / "plots"
+    arguments = ["sim", "--seconds", "2", "--offline", "none", "--plots", str(plots)]
+    assert main(arguments) == ExitStatus.OK
+    assert f"wrote {plots / 'tokens.png'}" in capsys.readouterr().out
 
 
 def test_without_a_judge_the_last_fifth_of_the_steps_is_kept_out(tmp_path: Path) -> None:

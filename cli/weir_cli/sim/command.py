@@ -95,4 +95,4 @@ def sim(  # noqa: PLR0913 - one option each
         write_chrome(results, chrome)
     if plots is not None:
         for path in write_plots(results, slos, plots):
-            out.print(f"wrote {path}")
+            out.print(f"wrote {path}", markup=False)

@@ -95,6 +95,7 @@ def plan(  # noqa: PLR0913 - one option each
     longest = machine.shape.max_model_len_tokens
     load = Load(seconds=None, time_scale=1 / rate, seed=seed)
     online = read_trace(trace, load, longest_tokens=longest)
+    batch = read_offline(offline, seed=seed, longest_tokens=longest)
     alone = make_replica(machine, slos, offline=False, seed=seed)
     patient = PresetRunner.of(preset, step_budget_ms, whole_answers=True)
     busiest = Cut(start_s=peak_start_s(online, window_s=peak), seconds=peak).of(online)
@@ -113,7 +114,6 @@ def plan(  # noqa: PLR0913 - one option each
     span_s = min(sample, online[-1].arrival_s or seconds)
     day = Cut(seconds=seconds).of(online)
     shared = make_replica(machine, slos, offline=True, seed=seed)
-    batch = read_offline(offline, seed=seed, longest_tokens=longest)
     title = "with batch work"
     results = patient.run(shared, day, batch, replicas=replicas, seconds=seconds, title=title)
     trace_s = max(online[-1].arrival_s, seconds)
@@ -141,7 +141,8 @@ def _say(answer: Answer, profile: str, *, offered: int) -> None:
         f"{answer.offline_tokens_a_day / 1e6:.1f} M batch tokens a day "
         f"({answer.offline_tokens_a_day / 86_400:.0f}/s), SLOs "
         f"{'held' if found.all_held else 'MISSED'} with them"
-        + (f", {lacking} requests unanswered" if lacking else "")
+        + (f", {lacking} requests unanswered" if lacking else ""),
+        markup=False,
     )
     if answer.sample_s < answer.trace_s:
         out.print(

@@ -60,7 +60,7 @@ def _make(steps: Path, output: Path, judge: Path | None) -> None:
             f"{len(recording.steps)} steps fitted; "
             f"{error_share:.1%} mean error on {len(judged)} others"
         )
-    out.print(f"wrote {output}")
+    out.print(f"wrote {output}", markup=False)
 
 
 def _read(path: Path) -> Recording:
