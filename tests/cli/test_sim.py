@@ -364,6 +364,17 @@ def test_a_number_beyond_all_bounds_is_named(
     assert "trace row 1: timestamp is 1000" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--trace", "--profile"])
+@pytest.mark.parametrize("kind", ["", "csv:", "other:"])
+def test_a_file_that_cannot_be_looked_at_is_named(
+    capsys: pytest.CaptureFixture[str], option: str, kind: str
+) -> None:
+    """As one in somebody else's folder: that is no defect of Weir."""
+    name = kind + "x" * 300
+    assert main(["sim", option, name]) == ExitStatus.USAGE
+    assert "x" * 300 in capsys.readouterr().err
+
+
 def test_offline_sets_of_every_kind(tmp_path: Path) -> None:
     lengths = tmp_path / "lengths.csv"
     lengths.write_text("input_tokens,output_tokens\n100,5\n9000,5\n")

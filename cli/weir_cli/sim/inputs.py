@@ -12,7 +12,7 @@ import numpy as np
 
 from weir_cli.console import err
 from weir_cli.errors import CliError, ExitStatus
-from weir_cli.sim.options import named, read_lines
+from weir_cli.sim.options import may_be_there, named, read_lines
 from weir_engine.sim.offline_sets import (
     document_sizes,
     documents_like,
@@ -91,7 +91,7 @@ def _read_kind(given: str, seed: int, longest_tokens: int) -> Specs:
     """
     kind, colon, name = given.partition(":")
     if not colon or kind not in TRACE_KINDS:
-        if colon and not Path(given).exists():
+        if colon and not may_be_there(given):
             raise CliError(
                 f"{kind!r} is no kind of trace, and there is no file {given}",
                 remedy=f"give [KIND:]FILE, KIND one of {', '.join(TRACE_KINDS)}",

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from weir_cli.errors import CliError, ExitStatus
-from weir_cli.sim.options import check_choice, named, read_lines
+from weir_cli.sim.options import check_choice, may_be_there, named, read_lines
 from weir_engine.config import EngineShape, Metric, Policy, Slo
 from weir_engine.errors import ConfigError
 from weir_engine.sim.cost import StepCost
@@ -82,7 +82,7 @@ def read_machine(profile: str, backend: str, limits: EngineLimits, *, offline_kv
             does not fit into the KV cache, or a limit is out of range.
     """
     check_choice("--backend", backend, [item.value for item in Backend])
-    if profile not in PROFILES and not Path(profile).exists():
+    if profile not in PROFILES and not may_be_there(profile):
         raise CliError(
             f"--profile: {profile!r} is no bundled profile, and there is no such file",
             remedy=f"give a file made by `weir profile`, or one of {', '.join(PROFILES)}",

@@ -41,6 +41,14 @@ def check_choice(option: str, given: str, choices: Sequence[str]) -> None:
         )
 
 
+def may_be_there(name: str) -> bool:
+    """False where there is no such file; what keeps one from being read is told by who reads it."""
+    try:
+        return Path(name).exists()
+    except OSError:  # a folder that may not be looked into, a name that is too long
+        return True
+
+
 def read_lines(path: Path) -> list[str]:
     """The lines of a file or a pipe, gzip-compressed or not; a byte order mark is none of them.
 
