@@ -147,8 +147,9 @@ class Simulation:
                 self._scheduler.begin(plan)
                 for running in executed.refused:
                     self._end(running)
-                if self._count_preemptions(plan):
-                    continue  # what they gave back is there for the others at once
+                self._count_preemptions(plan)
+                if plan.preempt or plan.recall:
+                    continue  # what they gave back is there at once; those who move come later
             wait_s = inf if plan.idle_s is None else now_s + max(plan.idle_s, 1e-4)
             next_s = max(self._arrivals.next_s, self._clock.now_s)
             self._clock.advance_to(min(until_s, wait_s, next_s))
@@ -219,11 +220,9 @@ class Simulation:
             )
         )
 
-    def _count_preemptions(self, plan: StepPlan) -> int:
+    def _count_preemptions(self, plan: StepPlan) -> None:
         """Requests that lose what they have computed."""
-        count = len([gone for gone in plan.preempt if not gone.to_cpu])
-        self._preemptions += count
-        return count
+        self._preemptions += len([gone for gone in plan.preempt if not gone.to_cpu])
 
     def _end(self, running: Running) -> None:
         request = running.request

@@ -212,6 +212,25 @@ def test_every_request_ends_once_wherever_it_decoded() -> None:
     assert len(slow) <= 0.1 * len(result.online)
 
 
+def test_a_request_that_moves_to_the_cpus_as_the_last_one_decodes_on_there() -> None:
+    """It outgrew the threshold, and no arrival is to come that would wake the engine."""
+    shape = PROFILE.engine_shape(
+        max_batched_tokens=256, max_seqs=8, max_model_len_tokens=160, kv_tokens=160
+    )
+    replica = Replica(
+        cost=ProfileCost(profile=PROFILE),
+        shape=shape,
+        slos=SLOS,
+        policy=Policy(offline_kv_blocks=3, offline_seq_slots=4),
+    )
+    simulation = preset_simulation(
+        replica, "omniserve", offline=Window(offline(1, prompt=24, output=40), size=4), lane=lane()
+    )
+    result = simulation.run(until_s=60.0)
+    assert result.offline_finished == 1
+    assert sum(step.cpu_tokens for step in result.steps) == 24 + 40 - 1 - 3 * 16
+
+
 def test_unfinished_requests_are_told_with_the_tokens_they_have() -> None:
     simulation, _ = run(offline_count=0)
     simulation.run(until_s=0.3)
