@@ -84,7 +84,7 @@ class OfflineAdmission:
             tokens = self._step_room.chunk_tokens(
                 draft, hit.tokens, remaining, limit_s, must_move=must_move
             )
-            need = self._need(growth, draft, request, hit)
+            need = self._need(growth, draft, policy, request, hit)
             fits = need.free <= draft.blocks_left - spare
             if tokens == 0 or not (fits and is_allowed(draft, policy, need)):
                 return
@@ -98,11 +98,17 @@ class OfflineAdmission:
         counts_on_ends = self._overcommit is not None and self._overcommit.allowed
         return GrowthToPeak if self._to_peak or counts_on_ends else GrowthToEnds
 
-    def _need(self, growth: KvGrowth, draft: StepDraft, request: Request, hit: PrefixHit) -> Need:
-        """What it asks for; alone one that would outgrow the cache may turn out shorter."""
+    def _need(
+        self, growth: KvGrowth, draft: StepDraft, policy: Policy, request: Request, hit: PrefixHit
+    ) -> Need:
+        """What it asks for; alone one that would outgrow what there is may turn out shorter.
+
+        What is free for its end may never be: online requests hold what the threshold leaves them.
+        """
         adopted = draft.hit_blocks(hit)
         need = growth.need(draft, request, hit.tokens, adopted)
-        if draft.offline_seqs == 0 and need.free > self._state.kv.total_blocks:
+        most = min(self._state.kv.total_blocks, policy.offline_kv_blocks)
+        if draft.offline_seqs == 0 and need.free > most:
             return known_need(draft, request, hit.tokens, adopted)
         return need
 

@@ -5,7 +5,7 @@ Blocks of four tokens; each state that keeps offline work out ends although onli
 
 import pytest
 
-from tests.engine.sched.mini_engine import OPEN_POLICY, MiniEngine, request
+from tests.engine.sched.mini_engine import BLOCK, OPEN_POLICY, MiniEngine, request
 from weir_engine.config import Metric, Policy, Slo
 from weir_engine.presets import PRESETS
 
@@ -76,6 +76,18 @@ class TestItGoesOn:
         engine = busy(preset, step_tokens=16)
         offline(engine, (prompt, 4), (8, 4))
         assert ended_beside(engine) == {"off0", "off1"}
+
+
+def test_a_bound_that_online_leaves_no_blocks_for_keeps_nobody_waiting() -> None:
+    """Also where steps have had room for long, so that admissions count on others to end."""
+    engine = busy("weir", blocks=6)
+    engine.add(request("above", online=False, prompt=40, output=4, at=engine.now_s))
+    for _ in range(200):
+        engine.step()
+    engine.add(request("bound", online=False, prompt=8, output=760, at=engine.now_s))
+    engine.add(request("short", online=False, prompt=8, output=4, at=engine.now_s))
+    assert engine.kv.free_blocks < (8 + 760) // BLOCK < engine.blocks
+    assert ended_beside(engine, 80) == {"short"}
 
 
 @pytest.mark.parametrize("preset", ["weir", "bros", "bros-paged"])
