@@ -194,6 +194,31 @@ async def test_results_that_cannot_be_removed_keep_no_others(
     assert sum(swept) == len(blocked)
 
 
+async def test_results_that_cannot_be_removed_do_not_fill_the_rounds(
+    database: Database, storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many of them there are, and however old."""
+    monkeypatch.setattr("weir_controlplane.dispatch.sweep._LIMIT", 2)
+    batch_id = await put_batch(database, lines=20)
+    process = Process(agent_id="pod")
+    grants = await lease_all(database, batch_id, process)
+    for number, grant in enumerate(grants):
+        await upload(database, storage, grant, [4 * number + at for at in (1, 2, 3, 4)])
+    await settle(database, process.work(returned=grants))
+    await age_uploads(database)
+    async with database.transaction() as session:
+        rows = await session.execute(select(Upload.storage_key).order_by(Upload.id))
+        *blocked, removable = rows.scalars()
+        youngest = update(Upload).where(Upload.storage_key == removable)
+        await session.execute(youngest.values(created_at=Upload.created_at + 1.0))
+    for key in blocked:
+        (tmp_path / "files" / key).unlink()
+        (tmp_path / "files" / key).mkdir()
+    swept = [await sweep_uploads(database, storage) for _ in range(2 * len(grants))]
+    assert sum(swept) == 1
+    assert not (tmp_path / "files" / removable).exists()
+
+
 async def test_results_go_as_fast_as_a_large_fleet_makes_them(
     database: Database, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

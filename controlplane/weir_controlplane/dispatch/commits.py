@@ -205,6 +205,7 @@ async def sweepable(session: AsyncSession, *, stale_after_s: float, limit: int) 
         select(Upload.id)
         .where(
             Upload.committed.is_(False),
+            Upload.marked_at.is_(None),  # those that cannot be removed must not fill the limit
             Upload.created_at < db_now() - stale_after_s,
             ~current,
         )
