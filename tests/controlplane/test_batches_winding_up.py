@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -38,6 +39,7 @@ from weir_controlplane.dispatch.sweep import sweep_uploads
 from weir_controlplane.dispatch.watch import close_ending, expire_leases
 from weir_controlplane.errors import StorageFullError
 from weir_controlplane.files.service import sweep
+from weir_controlplane.files.storage import Storage
 from weir_controlplane.files.storage_writer import StorageWriter
 from weir_controlplane.leases import LeaseLostError, void_leases
 from weir_controlplane.services import Services
@@ -112,6 +114,11 @@ async def custom_ids(services: Services) -> Counter[str]:
 
 
 ALL = Counter(f"c{n}" for n in range(1, LINES + 1))
+
+
+async def file_ids(services: Services) -> set[str]:
+    async with services.database.read() as session:
+        return set((await session.execute(select(File.id))).scalars())
 
 
 def outputs(services: Services) -> list[str]:
@@ -257,6 +264,31 @@ async def test_a_crash_while_writing_leaves_no_half_file(
         await free_lease(services)
         assert await work_once(services)
     assert (await batch_of(services)).status == "completed"
+    assert await custom_ids(services) == ALL
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["full", "away"])
+async def test_ends_that_fail_leave_no_rows(
+    services: Services, monkeypatch: pytest.MonkeyPatch, *, away: bool
+) -> None:
+    """A batch whose end fails is tried again each minute, for as long as the store fails."""
+    await ready(services)
+    before = await file_ids(services)
+
+    def failing(*_: object) -> None:
+        raise OSError(errno.EIO if away else errno.ENOSPC, "no")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Storage, "_create", failing)
+        if away:
+            patched.setattr(Storage, "_remove", failing)
+        for _ in range(3):
+            await free_lease(services)
+            assert await work_once(services)
+    await sweep(services)
+    assert await file_ids(services) == before
+    await free_lease(services)
+    assert await work_once(services)
     assert await custom_ids(services) == ALL
 
 
@@ -574,4 +606,4 @@ async def test_files_of_a_crashed_attempt_are_swept(services: Services) -> None:
     await sweep(services)
     assert outputs(services) == []
     async with services.database.read() as session:
-        assert (await session.execute(select(File.status))).scalar_one() == "purged"
+        assert (await session.execute(select(File.id))).all() == []  # no list ever showed it

@@ -13,7 +13,7 @@ from weir_controlplane.batches.schemas import NewBatch, window_s
 from weir_controlplane.batches.states import Status
 from weir_controlplane.batchjobs.leases import JobWork, hold, release
 from weir_controlplane.batchjobs.uris import allowed_uri
-from weir_controlplane.errors import InvalidRequestError
+from weir_controlplane.errors import InvalidRequestError, StorageError
 from weir_controlplane.files.service import forget_unfinished
 from weir_controlplane.ids import new_id
 from weir_controlplane.services import Services
@@ -108,7 +108,9 @@ async def _store(
         raise InputRefusedError("input_unreadable", f"input.uri: {error}") from error
     async with services.database.transaction() as session:
         job = await hold(session, work)
-        row = await session.get_one(File, file.id, with_for_update={"key_share": True})
+        row = await session.get(File, file.id, with_for_update={"key_share": True})
+        if row is None or row.status != "uploading":  # the sweeper removes what was written
+            raise StorageError("the copy took longer than abandoned_upload_s")
         row.status, row.size_bytes, row.sha256 = "processed", writer.bytes, writer.sha256
         row.created_at = await clock_s(session)
         job.input_file_id, job.input_inline = row.id, None
