@@ -181,6 +181,19 @@ async def test_expired_and_abandoned_files_are_swept(
         await client.files.retrieve(expired.id)
 
 
+async def test_files_go_as_fast_as_they_expire(
+    plane: Plane, client: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round is over when nothing is left, not after so many."""
+    monkeypatch.setattr("weir_controlplane.files.service._SWEEP_ROWS", 2)
+    files = [await client.files.create(file=b"x", purpose="batch") for _ in range(5)]
+    async with plane.services.database.transaction() as session:
+        expired = update(File).where(File.id.in_([file.id for file in files]))
+        await session.execute(expired.values(expires_at=1.0))
+    await sweep(plane.services)
+    assert stored(plane) == []
+
+
 async def _tenant_id(plane: Plane) -> str:
     async with plane.services.database.read() as session:
         return (await session.execute(select(File.tenant_id).limit(1))).scalar_one()

@@ -86,11 +86,12 @@ async def sweep(services: Services, *, after: str = "") -> str:
     abandoned_before = db_now() - services.settings.abandoned_upload_s
     abandoned = (File.status == "uploading") & (File.created_at < abandoned_before)
     for condition in (expired, abandoned):
-        await _mark_deleted(services, condition)
+        while await _mark_deleted(services, condition) == _SWEEP_ROWS:  # there may be more
+            pass
     return await _purge_deleted(services, after)
 
 
-async def _mark_deleted(services: Services, condition: ColumnElement[bool]) -> None:
+async def _mark_deleted(services: Services, condition: ColumnElement[bool]) -> int:
     async with services.database.transaction() as session:
         statement = select(File.id).where(condition).limit(_SWEEP_ROWS)
         # Locked, as creates of batches lock it: a file is either expired or taken, never both.
@@ -103,6 +104,7 @@ async def _mark_deleted(services: Services, condition: ColumnElement[bool]) -> N
             await session.execute(
                 update(File).where(File.id.in_(ids), condition).values(status="deleted")
             )
+    return len(ids)
 
 
 async def _purge_deleted(services: Services, after: str) -> str:
