@@ -100,6 +100,43 @@ async def test_a_missing_object_is_an_error_and_deletion_is_safe_to_repeat(
     await storage.delete("gone")
 
 
+async def test_folders_go_with_their_last_object(storage: Storage, tmp_path: Path) -> None:
+    """Each chunk's results have one of their own: they would fill the disk."""
+    for key in ("results/b/c/1", "results/b/d/1", "results/b/d/2"):
+        async with storage.writer(key) as writer:
+            await writer.write(b"x")
+    await storage.delete("results/b/c/1")
+    await storage.delete("results/b/d/1")
+    assert folders(tmp_path) == ["results", "results/b", "results/b/d"]
+    await storage.delete("results/b/d/2")
+    await storage.delete("results/b/d/2")
+    assert folders(tmp_path) == []
+    assert (tmp_path / "files").is_dir()
+
+
+async def test_a_folder_that_goes_amid_a_write_is_made_again(
+    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one's object was the last in it."""
+    make, left = os.makedirs, 2
+
+    def made_in_vain(path: str, **given: bool) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            make(path, **given)
+
+    monkeypatch.setattr(os, "makedirs", made_in_vain)
+    async with storage.writer("a/b") as writer:
+        await writer.write(b"x")
+    assert objects(tmp_path) == ["a/b"]
+
+
+def folders(tmp_path: Path) -> list[str]:
+    root = tmp_path / "files"
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_dir())
+
+
 async def test_deleting_removes_what_a_killed_writer_had_begun(
     storage: Storage, tmp_path: Path
 ) -> None:

@@ -27,6 +27,7 @@ from weir_controlplane.files.storage_writer import BLOCK_BYTES, StorageWriter
 from weir_controlplane.ids import new_nonce
 
 PART_BYTES = 16 << 20  # equal parts, as some S3 stores require
+_FOLDER_TRIES = 5
 _T = TypeVar("_T")
 
 
@@ -167,8 +168,10 @@ class Storage:
     def _create(self, key: str) -> Any:  # noqa: ANN401 - a file object of fsspec's
         path = self._path(key)
         if self._local:
-            os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
-            return open(path, "xb", buffering=0)  # noqa: PTH123
+            for _ in range(_FOLDER_TRIES - 1):
+                with contextlib.suppress(FileNotFoundError):  # `_remove` found it empty
+                    return _created(path)
+            return _created(path)
         return self._fs.open(path, "wb", block_size=PART_BYTES)
 
     def _publish(self, handle: Any, temporary: str, key: str) -> None:  # noqa: ANN401
@@ -236,6 +239,22 @@ class Storage:
                     os.unlink(path)  # noqa: PTH108
         with contextlib.suppress(FileNotFoundError):
             self._fs.rm_file(self._path(key))
+        if self._local:
+            self._remove_empty(os.path.dirname(self._path(key)))  # noqa: PTH120
+
+    def _remove_empty(self, folder: str) -> None:
+        """Removes a folder below the root, and those above it, that have nothing in them."""
+        while len(folder) > len(self._root):
+            try:
+                os.rmdir(folder)  # noqa: PTH106
+            except OSError:  # not empty, or gone already
+                return
+            folder = os.path.dirname(folder)  # noqa: PTH120
+
+
+def _created(path: str) -> Any:  # noqa: ANN401 - a file object
+    os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
+    return open(path, "xb", buffering=0)  # noqa: PTH123
 
 
 def _sync_folder(path: str) -> None:
