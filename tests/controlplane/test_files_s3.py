@@ -60,6 +60,31 @@ async def test_objects_on_s3(s3_url: str) -> None:
         await storage.read("a/b", 0, 1)
 
 
+async def test_an_upload_that_cannot_be_completed_leaves_no_parts(
+    s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """§8.6: nobody else would ever remove them."""
+    storage = Storage(s3_url)
+    await storage.open()
+    file_system, root = fsspec.core.url_to_fs(s3_url)
+
+    def failing(_file: object) -> None:
+        raise ConnectionResetError
+
+    async def write() -> None:
+        async with storage.writer("large") as writer:
+            await writer.write(bytes(PART_BYTES + 1000))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("s3fs.core.S3File.commit", failing)
+        with pytest.raises(StorageError):
+            await write()
+    assert not await storage.exists("large")
+    assert file_system.list_multipart_uploads(root.partition("/")[0]) == []
+    await write()
+    assert await storage.size_bytes("large") == PART_BYTES + 1000
+
+
 async def test_an_s3_without_credentials_is_a_store_that_cannot_be_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -52,7 +52,8 @@ class Storage:
             raise ValueError(f"files_url: {error}") from error
         self._root = root.rstrip("/")
         self._local = isinstance(self._fs, LocalFileSystem)
-        self._errors = partial(_storage_errors, _failures(s3=bool(options)))
+        self._failures = _failures(s3=bool(options))
+        self._errors = partial(_storage_errors, self._failures)
 
     async def open(self) -> None:
         """Checks that objects can be written, read and removed.
@@ -176,7 +177,12 @@ class Storage:
 
     def _publish(self, handle: Any, temporary: str, key: str) -> None:  # noqa: ANN401
         if not self._local:
-            handle.close()
+            try:
+                handle.close()
+            except BaseException:
+                with contextlib.suppress(*self._failures):  # parts that stay are paid for
+                    self._discard(handle, temporary)
+                raise
             self._fs.invalidate_cache()
             return
         try:
