@@ -148,7 +148,8 @@ class Settings(BaseSettings):
         default=30 * DAY_S,
         ge=3600,
         le=MAX_LIFE_S,
-        description="Life of a batch's output files after creation.",
+        description="Life of a batch's output files, and of the copy of a BatchJob's input, after "
+        "creation.",
     )
     create_retry_window_s: float = Field(
         default=1800,

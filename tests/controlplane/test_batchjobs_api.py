@@ -11,10 +11,13 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
+from sqlalchemy import update
 
 from tests.controlplane.agent_sim import BIG_ROOM
 from tests.controlplane.jobs import Lab, input_lines, lab
 from tests.controlplane.support import Plane, eventually, make_settings, running
+from weir_controlplane.files.service import sweep
+from weir_controlplane.store.models import File
 
 Json = dict[str, Any]
 
@@ -311,6 +314,27 @@ async def test_a_job_waits_for_the_tenants_quota(tmp_path: Path) -> None:
         assert (waiting["status"], waiting["waiting_reason"]) == ("pending", "QuotaExceeded")
         await works(op, "uid-1")
         await works(op, "uid-2", agent_id="pod-1")
+
+
+async def test_the_copy_of_an_input_expires_once_nobody_needs_it(tmp_path: Path) -> None:
+    """Nobody deletes it: who made the BatchJob may have no key."""
+    async with operator(tmp_path, tenant_max_batches=1, sweep_s=3600) as op:
+        services = op.lab.plane.services
+
+        async def swept() -> list[str]:
+            async with services.database.transaction() as session:
+                copies = update(File).where(File.purpose == "batch", File.expires_at.is_not(None))
+                await session.execute(copies.values(expires_at=1.0))
+            await sweep(services)
+            return await services.storage.keys("files")
+
+        await op.put("uid-1")
+        await op.put("uid-2")  # waits for the quota
+        assert len(await swept()) == 2
+        await works(op, "uid-1")
+        assert len(await swept()) == 1
+        await works(op, "uid-2", agent_id="pod-1")
+        assert await swept() == []
 
 
 async def test_only_the_operator_and_administrators_may_call(shared: Operator) -> None:

@@ -113,6 +113,8 @@ async def _store(
             raise StorageError("the copy took longer than abandoned_upload_s")
         row.status, row.size_bytes, row.sha256 = "processed", writer.bytes, writer.sha256
         row.created_at = await clock_s(session)
+        # It is our copy. In use it stays longer: while the job waits, and while its batch runs.
+        row.expires_at = row.created_at + services.settings.output_expires_s
         job.input_file_id, job.input_inline = row.id, None
 
 

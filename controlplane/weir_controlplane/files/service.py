@@ -14,6 +14,7 @@ from weir_controlplane.errors import InvalidRequestError, WeirError
 from weir_controlplane.services import Services
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import OUTAGES
+from weir_controlplane.store.kubernetes_models import BatchJob
 from weir_controlplane.store.models import Batch, File
 from weir_controlplane.store.tenancy import TenantScope
 
@@ -82,7 +83,9 @@ async def sweep(services: Services, *, after: str = "") -> str:
     Contents are removed by id, beyond ``after``; returned is where the next round goes on.
     """
     in_use = exists().where(Batch.input_file_id == File.id, Batch.status.in_(LIVE))
-    expired = (File.status == "processed") & (File.expires_at <= db_now()) & ~in_use
+    waiting = (BatchJob.batch_id.is_(None)) & (BatchJob.ended_at.is_(None))
+    awaited = exists().where(BatchJob.input_file_id == File.id, waiting)
+    expired = (File.status == "processed") & (File.expires_at <= db_now()) & ~in_use & ~awaited
     abandoned_before = db_now() - services.settings.abandoned_upload_s
     abandoned = (File.status == "uploading") & (File.created_at < abandoned_before)
     for condition in (expired, abandoned):
