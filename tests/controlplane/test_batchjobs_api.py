@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import openai
 import pytest
 import pytest_asyncio
 from sqlalchemy import update
@@ -207,6 +208,28 @@ async def test_a_job_that_is_not_known_any_more_is_never_made_again(tmp_path: Pa
         assert (await op.lab.openai.batches.list()).data == []
         for call in (op.http.get, lambda path: op.http.post(f"{path}/cancel")):
             assert (await call("/internal/v1/batchjobs/nobody")).status_code == 404
+
+
+async def test_a_job_that_was_forgotten_has_the_batch_that_it_had(
+    tmp_path: Path, database_url: str
+) -> None:
+    """One batch a BatchJob, whatever happens; its key cannot be taken by others."""
+    async with operator(tmp_path, database_url) as op:
+        first = await op.put()
+        await works(op, "uid-1")
+        assert (await op.http.delete("/internal/v1/batchjobs/uid-1")).status_code == 204
+        again = await op.put()
+        assert (again["batch_id"], again["status"]) == (first["batch_id"], "completed")
+        client = op.lab.openai
+        file = await client.files.create(file=("in.jsonl", input_lines(1)), purpose="batch")
+        with pytest.raises(openai.BadRequestError, match="Idempotency-Key"):
+            await client.batches.create(
+                input_file_id=file.id,
+                endpoint="/v1/chat/completions",
+                completion_window="24h",
+                extra_headers={"Idempotency-Key": "weir.dev/batchjob/uid-2"},
+            )
+        assert (await op.put("uid-2"))["batch_id"] is not None
 
 
 async def test_one_call_shows_every_job(tmp_path: Path, database_url: str) -> None:

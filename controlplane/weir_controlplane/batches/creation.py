@@ -17,6 +17,7 @@ from weir_controlplane.store.models import Batch, File, Tenant
 from weir_controlplane.store.tenancy import TenantScope
 
 MAX_IDEMPOTENCY_KEY_CHARS = 255
+_OF_WEIR = "weir.dev/"  # keys that nobody else may take
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,11 @@ async def create_batch(services: Services, call: CreateCall) -> Batch:
     if key is not None and not 0 < len(key) <= MAX_IDEMPOTENCY_KEY_CHARS:
         raise InvalidRequestError(
             f"Idempotency-Key: must have 1 to {MAX_IDEMPOTENCY_KEY_CHARS} characters",
+            param="Idempotency-Key",
+        )
+    if key is not None and key.startswith(_OF_WEIR):
+        raise InvalidRequestError(
+            f"Idempotency-Key: keys that begin with {_OF_WEIR} are those of BatchJobs",
             param="Idempotency-Key",
         )
     length_s = window_s(call.body.completion_window, services.settings)
@@ -102,6 +108,11 @@ async def _by_retry(services: Services, session: AsyncSession, call: CreateCall)
             batch.matched_retry_counts = [*batch.matched_retry_counts, call.retry_count]
             return batch
     return None
+
+
+def key_of_job(uid: str) -> str:
+    """The Idempotency-Key of a BatchJob's batch: there is one at most, whatever happens."""
+    return f"{_OF_WEIR}batchjob/{uid}"
 
 
 async def check_quota(services: Services, session: AsyncSession, tenant: Tenant) -> None:

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import structlog
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from weir_controlplane.batches.creation import check_quota, lock_tenant
+from weir_controlplane.batches.creation import check_quota, key_of_job, lock_tenant
 from weir_controlplane.batches.schemas import NewBatch, window_s
 from weir_controlplane.batches.states import Status
 from weir_controlplane.batchjobs.leases import JobWork, hold, release
@@ -124,6 +125,12 @@ async def _make_batch(services: Services, work: JobWork, file_id: str) -> None:
     async with services.database.transaction() as session:
         tenant = await lock_tenant(session, tenant_id)
         job = await hold(session, work)
+        key = key_of_job(job.uid)
+        made = select(Batch.id).where(Batch.tenant_id == tenant.id, Batch.idempotency_key == key)
+        job.batch_id = (await session.execute(made)).scalar_one_or_none()
+        if job.batch_id is not None:  # it was forgotten, and is told of once more
+            release(job)
+            return
         file = await session.get(File, file_id, with_for_update={"key_share": True})
         if file is None or file.status != "processed":
             raise InputRefusedError("input_unreadable", "input: its file was deleted")
@@ -151,8 +158,7 @@ async def _make_batch(services: Services, work: JobWork, file_id: str) -> None:
             status=Status.VALIDATING,
             created_at=now_s,
             expires_at=now_s + window_s(job.completion_window, services.settings),
-            # One batch a job, whatever happens: the key is unique within the tenant.
-            idempotency_key=f"weir.dev/batchjob/{job.uid}",
+            idempotency_key=key,
             fingerprint=body.fingerprint(tenant.id),
             matched_retry_counts=[],
         )
