@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from weir_controlplane.dispatch.batch_view import BatchView, Pod
+from collections import Counter
+
+from weir_controlplane.dispatch.batch_view import BatchView, Out, Pod
 from weir_controlplane.dispatch.placement import OpenChunk, Room
 from weir_controlplane.dispatch.view import WorkView
 
@@ -11,10 +13,12 @@ LINE_BYTES = 1 << 20
 DISK_BYTES = 1 << 30
 
 
-def batch(name: str, *, chunk_lines: int, expires_in_s: float, chunks: int = 4) -> BatchView:
+def batch(
+    name: str, *, chunk_lines: int, expires_in_s: float, chunks: int = 4, tenant: str = "t"
+) -> BatchView:
     return BatchView(
         batch_id=name,
-        tenant_id="t",
+        tenant_id=tenant,
         model="m",
         revision=None,
         service=None,
@@ -71,3 +75,29 @@ def test_room_is_kept_for_nothing_that_the_pod_cannot_take() -> None:
     )
     small = pod(lines=64, result_bytes=16 * LINE_BYTES)
     assert sorted(queue.plan(small, NOW_S)) == ["later-0", "later-1"]
+
+
+def test_a_tenant_of_many_waiting_batches_gets_no_more_than_a_tenant_of_one() -> None:
+    """They wait for each other: that makes none of them more urgent than what others have."""
+    shape = {"chunk_lines": 1, "expires_in_s": 80_000.0, "chunks": 200}
+    queue = view(
+        *(batch(f"many-{n}", tenant="many", **shape) for n in range(50)),
+        batch("one", tenant="one", **shape),
+    )
+    got: Counter[str] = Counter()
+    for minute in range(60):
+        now_s = NOW_S + 60.0 * minute
+        chosen = queue.plan(pod(lines=4, idle=True), now_s)
+        for chunk_id in chosen:
+            name = chunk_id.rpartition("-")[0]
+            got[queue.batches[name].tenant_id] += 1
+            queue.batches[name].out[chunk_id] = Out(
+                chunk_id=chunk_id, place=(0, chunk_id), holder=1, tokens=1, solo=False, leased_at=now_s
+            )
+        if minute >= 3:  # each chunk is done after four minutes
+            for item in queue.batches.values():
+                done = [key for key, out in item.out.items() if now_s - out.leased_at >= 180.0]
+                for key in done:
+                    queue.committed(key, item.batch_id)
+    assert got["one"] + got["many"] == 240
+    assert got["one"] >= 100

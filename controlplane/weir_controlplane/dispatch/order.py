@@ -1,13 +1,14 @@
 """The order in which batches get the next free room: pure.
 
 Deadline class first; within a class the tenant with the least work out, then its batch of the
-highest priority, then the one that has waited longest. A batch that waited `STARVED_S` joins the
-first class: no job starves.
+highest priority, then the one that has waited longest. A batch that waited `STARVED_S` goes with
+the first of its tenant's, and into the first class where its tenant has nothing out: no job
+starves, and a tenant of many jobs gets no more than others for their waiting.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from weir_controlplane.dispatch.bounds import SOON_S, STARVED_S, URGENT_S
@@ -27,24 +28,52 @@ class Waiting:
 
 def deadline_class(batch: Waiting, now_s: float) -> int:
     """0 (first) to 2, by the time that is left and the time waited."""
-    left_s = batch.expires_at - now_s
-    if left_s <= URGENT_S or now_s - batch.waiting_since >= STARVED_S:
-        return 0
-    return 1 if left_s <= SOON_S else 2
+    return 0 if _is_starved(batch, now_s) else _class_by_time(batch, now_s)
 
 
 def in_order(
-    batches: Iterable[Waiting], now_s: float, *, leased_tokens: Mapping[str, int]
+    batches: Iterable[Waiting],
+    now_s: float,
+    *,
+    leased_tokens: Mapping[str, int],
+    served: Collection[str] = (),
 ) -> list[Waiting]:
-    """The batches, next first. ``leased_tokens``: tokens out, by tenant."""
+    """The batches, next first.
+
+    ``leased_tokens``: tokens out, by tenant. ``served``: tenants that have something out of what
+    the pod could run.
+    """
+    queue = list(batches)
+    best: dict[str, int] = {}
+    for batch in queue:
+        own = _class_by_time(batch, now_s)
+        best[batch.tenant_id] = min(own, best.get(batch.tenant_id, own))
+
+    def among_tenants(batch: Waiting) -> int:
+        if not _is_starved(batch, now_s):
+            return _class_by_time(batch, now_s)
+        return best[batch.tenant_id] if batch.tenant_id in served else 0
+
     return sorted(
-        batches,
+        queue,
         key=lambda batch: (
-            deadline_class(batch, now_s),
+            among_tenants(batch),
             leased_tokens.get(batch.tenant_id, 0),
+            deadline_class(batch, now_s),
             -batch.priority,
             batch.waiting_since,
             batch.created_at,
             batch.batch_id,
         ),
     )
+
+
+def _is_starved(batch: Waiting, now_s: float) -> bool:
+    return now_s - batch.waiting_since >= STARVED_S
+
+
+def _class_by_time(batch: Waiting, now_s: float) -> int:
+    left_s = batch.expires_at - now_s
+    if left_s <= URGENT_S:
+        return 0
+    return 1 if left_s <= SOON_S else 2

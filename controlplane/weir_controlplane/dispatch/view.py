@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from weir_controlplane.dispatch.batch_view import BatchView, Out, Pod
 from weir_controlplane.dispatch.bounds import SLICE_CHUNKS
@@ -69,9 +70,9 @@ class WorkView:
             return self._plan_solo(pod, suspected)
         chosen: list[str] = []
         room = pod.room
-        tokens = self._leased_tokens()
+        shares = self._shares(fitting)
         while not room.is_full:  # looking for a place costs more than all else that a sync does
-            taken, room = self._plan_slice(pod, fitting, room, tokens, now_s)
+            taken, room = self._plan_slice(pod, fitting, room, shares, now_s)
             if not taken:
                 break
             chosen += [chunk.chunk_id for chunk in taken]
@@ -96,11 +97,14 @@ class WorkView:
         pod: Pod,
         fitting: Iterable[BatchView],
         room: Room,
-        tokens: Counter[str],
+        shares: _Shares,
         now_s: float,
     ) -> tuple[list[OpenChunk], Room]:
         queue = in_order(
-            (batch.waiting() for batch in fitting if batch.open), now_s, leased_tokens=tokens
+            (batch.waiting() for batch in fitting if batch.open),
+            now_s,
+            leased_tokens=shares.tokens,
+            served=shares.served,
         )
         for waiting in queue:
             batch = self.batches[waiting.batch_id]
@@ -121,7 +125,8 @@ class WorkView:
                 self._take(pod.incarnation, batch, chunk, now_s)
                 taken.append(chunk)
                 room = room.less(chunk)
-                tokens[batch.tenant_id] += chunk.tokens
+                shares.tokens[batch.tenant_id] += chunk.tokens
+                shares.served.add(batch.tenant_id)
             if taken:
                 return taken, room
         return [], room
@@ -175,8 +180,16 @@ class WorkView:
                 found.append((chunk_id, "suspects"))
         return found
 
-    def _leased_tokens(self) -> Counter[str]:
-        tokens: Counter[str] = Counter()
+    def _shares(self, fitting: Iterable[BatchView]) -> _Shares:
+        shares = _Shares(served={batch.tenant_id for batch in fitting if batch.out})
         for batch in self.batches.values():
-            tokens[batch.tenant_id] += sum(item.tokens for item in batch.out.values())
-        return tokens
+            shares.tokens[batch.tenant_id] += sum(item.tokens for item in batch.out.values())
+        return shares
+
+
+@dataclass(kw_only=True, slots=True)
+class _Shares:
+    """What tenants have out: tokens of whatever; ``served``: something that the pod could run."""
+
+    served: set[str]
+    tokens: Counter[str] = field(default_factory=Counter)
