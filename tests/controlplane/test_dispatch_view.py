@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from weir_controlplane.dispatch.batch_view import BatchView, Out, Pod
+from weir_controlplane.dispatch.bounds import MAX_HELD_CHUNKS
 from weir_controlplane.dispatch.placement import OpenChunk, Room
 from weir_controlplane.dispatch.view import WorkView
 
@@ -77,13 +79,21 @@ def test_room_is_kept_for_nothing_that_the_pod_cannot_take() -> None:
     assert sorted(queue.plan(small, NOW_S)) == ["later-0", "later-1"]
 
 
+def test_an_agent_gets_no_more_chunks_than_a_sync_can_name() -> None:
+    """Where chunks are small and its room is not, all its syncs would be refused."""
+    queue = view(batch("small", chunk_lines=1, expires_in_s=80_000.0, chunks=3000))
+    first = queue.plan(pod(lines=4000, idle=True), NOW_S)
+    more = queue.plan(replace(pod(lines=4000), held=len(first)), NOW_S)
+    assert 500 <= len(first) <= len(first + more) <= MAX_HELD_CHUNKS
+
+
 def test_a_tenant_of_many_waiting_batches_gets_no_more_than_a_tenant_of_one() -> None:
     """They wait for each other: that makes none of them more urgent than what others have."""
-    shape = {"chunk_lines": 1, "expires_in_s": 80_000.0, "chunks": 200}
-    queue = view(
-        *(batch(f"many-{n}", tenant="many", **shape) for n in range(50)),
-        batch("one", tenant="one", **shape),
-    )
+
+    def of(tenant: str, name: str) -> BatchView:
+        return batch(name, chunk_lines=1, expires_in_s=80_000.0, chunks=200, tenant=tenant)
+
+    queue = view(*(of("many", f"many-{n}") for n in range(50)), of("one", "one-0"))
     got: Counter[str] = Counter()
     for minute in range(60):
         now_s = NOW_S + 60.0 * minute
@@ -92,7 +102,12 @@ def test_a_tenant_of_many_waiting_batches_gets_no_more_than_a_tenant_of_one() ->
             name = chunk_id.rpartition("-")[0]
             got[queue.batches[name].tenant_id] += 1
             queue.batches[name].out[chunk_id] = Out(
-                chunk_id=chunk_id, place=(0, chunk_id), holder=1, tokens=1, solo=False, leased_at=now_s
+                chunk_id=chunk_id,
+                place=(0, chunk_id),
+                holder=1,
+                tokens=1,
+                solo=False,
+                leased_at=now_s,
             )
         if minute >= 3:  # each chunk is done after four minutes
             for item in queue.batches.values():

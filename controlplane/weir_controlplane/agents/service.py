@@ -163,6 +163,7 @@ class AgentService:
             if self.view.has_suspects
             else frozenset(),
             holds_solo=any(item.solo for item in entry.holds.values()),
+            held=len(request.chunks),
         )
         return self.view.plan(pod, now_s) if self.view.has_work(pod) else []
 

@@ -27,6 +27,7 @@ class Pod:
     """A pod that asks for work. ``models``: revision by name.
 
     ``suspects_of``: the models whose suspects run on it and on no other pod of its service.
+    ``held``: how many chunks it has.
     """
 
     incarnation: int
@@ -35,6 +36,7 @@ class Pod:
     room: Room
     suspects_of: frozenset[str]
     holds_solo: bool
+    held: int = 0
 
 
 @dataclass(kw_only=True, slots=True)

@@ -8,7 +8,8 @@ GRACE_S = 30.0  # for the last partial commit after cancel, expiry or revocation
 WATCH_EVERY_S = 5.0
 OUTAGE_AFTER_S = 20.0  # nobody watched the leases for so long: the database or all of us were away
 
-MAX_HELD_CHUNKS = 1024
+MAX_HELD_CHUNKS = 1024  # in one sync
+MAX_GIVEN_CHUNKS = 512  # an agent with so many gets no more: a sync must be able to name them
 MAX_FETCH_LINES = 1000
 MAX_FETCH_BYTES = 8 << 20
 MAX_RESULT_LINE_BYTES = 16 << 20  # twice what any agent may be set to; a chunk: that a line

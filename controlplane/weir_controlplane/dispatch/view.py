@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weir_controlplane.dispatch.batch_view import BatchView, Out, Pod
-from weir_controlplane.dispatch.bounds import SLICE_CHUNKS
+from weir_controlplane.dispatch.bounds import MAX_GIVEN_CHUNKS, SLICE_CHUNKS
 from weir_controlplane.dispatch.order import in_order
 from weir_controlplane.dispatch.placement import OpenChunk, Place, Room, next_chunk
 from weir_controlplane.dispatch.queue_reader import read_queue
@@ -71,7 +71,8 @@ class WorkView:
         chosen: list[str] = []
         room = pod.room
         shares = self._shares(fitting)
-        while not room.is_full:  # looking for a place costs more than all else that a sync does
+        # Looking for a place costs more than all else that a sync does.
+        while not room.is_full and pod.held + len(chosen) < MAX_GIVEN_CHUNKS:
             taken, room = self._plan_slice(pod, fitting, room, shares, now_s)
             if not taken:
                 break
