@@ -25,6 +25,7 @@ from weir_controlplane.dispatch.watch import (
     close_ending,
     expire_leases,
     release_agent,
+    revoke_halted,
     unpin,
 )
 from weir_controlplane.dispatch.work import Grant
@@ -166,6 +167,20 @@ async def test_rule_2_the_sweeper_takes_only_what_no_commit_can(
     done = await commit_lines(database, kept, numbers[kept.chunk_id], [1, 2, 3, 4], final=True)
     assert done.state == "accepted"
     assert await sweep_uploads(database, storage) == 0  # committed ones stay
+
+
+async def test_all_chunks_of_a_halted_batch_are_revoked_at_once(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some at a time: a statement takes no more than so many ids."""
+    monkeypatch.setattr("weir_controlplane.dispatch.watch._BATCH_LIMIT", 2)
+    batch_id = await put_batch(database, lines=20)
+    await lease_all(database, batch_id, Process(agent_id="pod"))
+    async with database.transaction() as session:
+        await session.execute(update(Batch).values(suspended_at=db_now()))
+    assert await revoke_halted(database) == 5
+    assert all(chunk.revoked_at is not None for chunk in await chunks_of(database, batch_id))
+    assert await revoke_halted(database) == 0
 
 
 async def test_results_that_cannot_be_removed_keep_no_others(

@@ -84,12 +84,22 @@ async def revoke_halted(database: Database) -> int:
     Again and again, so that a lease that was handed out meanwhile is found too. A holder that
     does not heed it loses the chunk after `GRACE_S`, as with any revocation.
     """
+    total = 0
+    while True:
+        asked = await _revoke_some(database)
+        total += asked
+        if asked < _BATCH_LIMIT:
+            return total
+
+
+async def _revoke_some(database: Database) -> int:
     async with database.transaction() as session:
         halted = select(Batch.id).where(Batch.status == "in_progress", HALTED)
         rows = await session.execute(
             select(Chunk.id)
             .where(Chunk.state == "leased", Chunk.revoked_at.is_(None), Chunk.batch_id.in_(halted))
             .order_by(Chunk.id)
+            .limit(_BATCH_LIMIT)
             .with_for_update(key_share=True, skip_locked=True)
         )
         held = list(rows.scalars())
