@@ -18,6 +18,7 @@ from weir_controlplane.addresses import DatabaseUrl, RedisUrl, WebUrl
 DAY_S = 86_400
 MAX_LIFE_S = 3650 * DAY_S
 MAX_COUNT = 2**53  # what JSON and the database hold exactly
+MAX_WORK_LEASE_S = 3600
 MIB_BYTES = 1 << 20
 
 
@@ -221,7 +222,7 @@ class Settings(BaseSettings):
     work_lease_s: float = Field(
         default=90.0,
         ge=1,
-        le=3600,
+        le=MAX_WORK_LEASE_S,
         description="Length of the lease under which a replica validates or finalizes a batch, or "
         "copies for a BatchJob.",
     )

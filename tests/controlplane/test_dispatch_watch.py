@@ -18,7 +18,7 @@ from tests.controlplane.bench import (
     upload,
 )
 from weir_controlplane.dispatch import leases
-from weir_controlplane.dispatch.bounds import OUTAGE_AFTER_S
+from weir_controlplane.dispatch.bounds import LEASE_S, OUTAGE_AFTER_S
 from weir_controlplane.dispatch.settle import settle
 from weir_controlplane.dispatch.sweep import sweep_uploads
 from weir_controlplane.dispatch.watch import (
@@ -75,6 +75,25 @@ async def test_rule_1_after_an_outage_no_lease_expires_for_one_length(database: 
         await session.execute(update(DispatchClock).values(hold_until=db_now() - 1))
     assert await expire_leases(database) == 1
     assert await states(database, batch_id) == ["open"]
+
+
+async def test_rule_1_a_clock_that_was_ahead_keeps_no_lease(database: Database) -> None:
+    """A database server's clock that is set right by a day: its leases do not last that day."""
+    batch_id = await put_batch(database, lines=8)
+    await lease_all(database, batch_id, Process(agent_id="pod"))
+    await expire_leases(database)
+    day_s = 86_400.0
+    await set_leases(database, lease_until=Chunk.lease_until + day_s)
+    async with database.transaction() as session:
+        ahead = {"watched_at": db_now() + day_s, "hold_until": db_now() + day_s}
+        await session.execute(update(DispatchClock).values(**ahead))
+    assert await expire_leases(database) == 0
+    await set_leases(database, lease_until=Chunk.lease_until - 2 * LEASE_S)  # as time goes by
+    async with database.transaction() as session:
+        later = DispatchClock.hold_until - LEASE_S
+        await session.execute(update(DispatchClock).values(hold_until=later))
+    assert await expire_leases(database) == 2
+    assert await states(database, batch_id) == ["open", "open"]
 
 
 async def test_rule_1_a_renewed_lease_does_not_expire(database: Database) -> None:

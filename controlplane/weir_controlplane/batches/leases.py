@@ -12,6 +12,7 @@ from weir_controlplane.batches.states import LIVE, Event, State, Status, advance
 from weir_controlplane.ids import new_nonce
 from weir_controlplane.leases import LeaseLostError
 from weir_controlplane.services import Services
+from weir_controlplane.settings import MAX_WORK_LEASE_S
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import clock_s
 from weir_controlplane.store.models import Batch, Chunk
@@ -127,7 +128,11 @@ async def claim(services: Services) -> Work | None:
         .where(
             Batch.status.in_(LIVE),  # those that have ended are many, and are not to be read
             or_(Batch.status == Status.VALIDATING, winding_up, doubted),
-            Batch.work_lease_until <= db_now(),
+            or_(
+                Batch.work_lease_until <= db_now(),
+                # From a clock that was ahead of the time: who works yet soon renews it.
+                Batch.work_lease_until > db_now() + 2 * MAX_WORK_LEASE_S,
+            ),
         )
         .order_by(func.coalesce(at_work.c.batches, 0), Batch.created_at)
         .limit(1)

@@ -12,6 +12,7 @@ from weir_controlplane.batches.states import TERMINAL
 from weir_controlplane.ids import new_nonce
 from weir_controlplane.leases import LeaseLostError
 from weir_controlplane.services import Services
+from weir_controlplane.settings import MAX_WORK_LEASE_S
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import clock_s
 from weir_controlplane.store.kubernetes_models import BatchJob
@@ -45,7 +46,10 @@ async def claim(services: Services, *, without: Collection[str] = ()) -> JobWork
         select(BatchJob)
         .where(
             or_(_NO_BATCH, _UNDELIVERED),
-            BatchJob.work_lease_until <= db_now(),
+            or_(
+                BatchJob.work_lease_until <= db_now(),
+                BatchJob.work_lease_until > db_now() + 2 * MAX_WORK_LEASE_S,  # as of batches
+            ),
             BatchJob.tenant_id.not_in(without),
         )
         .order_by(BatchJob.created_at, BatchJob.uid)

@@ -48,7 +48,8 @@ async def may_expire(session: AsyncSession) -> bool:
         row.hold_until = now_s + LEASE_S
         metrics.LEASE_HOLDS.inc()
         _log.warning("leases_held_after_outage", away_s=round(now_s - row.watched_at, 1))
-    row.watched_at = max(row.watched_at, now_s)
+    # A clock that was ahead of the time for a while has left both ahead of it.
+    row.watched_at, row.hold_until = now_s, min(row.hold_until, now_s + LEASE_S)
     return now_s >= row.hold_until
 
 
@@ -58,6 +59,7 @@ async def expire_leases(database: Database) -> int:
     The number of chunks.
     """
     async with database.transaction() as session:
+        await _shorten(session)
         if not await may_expire(session):
             return 0
         rows = await session.execute(
@@ -76,6 +78,23 @@ async def expire_leases(database: Database) -> int:
         metrics.LEASES.labels(event="expired").inc(len(expired))
         _log.info("leases_expired", chunks=len(expired))
     return len(expired)
+
+
+async def _shorten(session: AsyncSession) -> None:
+    """Gives leases one length that a clock which was ahead of the time has left with more."""
+    rows = await session.execute(
+        select(Chunk.id)
+        .where(Chunk.state == "leased", Chunk.lease_until > db_now() + 2 * LEASE_S)
+        .order_by(Chunk.id)
+        .limit(_BATCH_LIMIT)
+        .with_for_update(key_share=True, skip_locked=True)
+    )
+    longer = list(rows.scalars())
+    if longer:
+        await session.execute(
+            update(Chunk).where(Chunk.id.in_(longer)).values(lease_until=db_now() + LEASE_S)
+        )
+        _log.warning("leases_shortened", chunks=len(longer))
 
 
 async def revoke_halted(database: Database) -> int:
