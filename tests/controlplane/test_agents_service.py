@@ -371,6 +371,35 @@ async def test_a_history_that_could_not_be_written_is_kept(
         assert (await session.execute(sums)).scalar_one() == 2
 
 
+async def test_a_long_outage_keeps_only_what_forecasts_read(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Agents go on syncing without the database: what they say must not fill the memory."""
+    from weir_controlplane.agents import history
+
+    log = DemandLog()
+    now_s = await database.now_s()
+
+    async def away(*_arguments: object) -> None:
+        raise ConnectionRefusedError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(history, "_add", away)
+        for ago_s in range(3 * RECENT_S, 0, -BUCKET_S):
+            log.record("pod-0", now_s - ago_s, 5)
+            if ago_s % 600 == 0:
+                with pytest.raises(ConnectionRefusedError):
+                    await log.flush(database)
+    log.record("pod-0", now_s, 7)
+    written = await log.flush(database)
+    assert written <= RECENT_S // BUCKET_S + 3 * RECENT_S // 600 + 600 // BUCKET_S + 5
+    async with database.read() as session:
+        recent = select(func.count()).where(
+            KvDemand.length_s == BUCKET_S, KvDemand.start_s > now_s - RECENT_S + BUCKET_S
+        )
+        assert (await session.execute(recent)).scalar_one() >= RECENT_S // BUCKET_S - 1
+
+
 async def test_the_history_is_trimmed_to_what_forecasts_read(database: Database) -> None:
     log = DemandLog()
     now_s = await database.now_s()

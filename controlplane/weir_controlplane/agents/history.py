@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,9 +137,16 @@ class DemandLog:
             raise
         return len(rows)
 
-    def _keep(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Puts back what could not be written; later samples of the same span were collected."""
+    def _keep(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Puts back what could not be written; later samples of the same span were collected.
+
+        Without what no forecast will read: however long the database is away, this is bounded.
+        """
+        newest_s = max((row["start_s"] for row in rows), default=0)
         for row in rows:
+            span_s = RECENT_S if row["length_s"] == BUCKET_S else DAYS_S
+            if row["start_s"] < newest_s - span_s:
+                continue
             bucket = Bucket(**{name: row[name] for name in BUCKET_FIELDS})
             key = (row["agent_id"], row["length_s"], bucket.start_s)
             later = self._pending.get(key)
