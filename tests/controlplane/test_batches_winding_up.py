@@ -177,6 +177,7 @@ async def test_chunks_go_with_the_last_of_their_results(services: Services) -> N
     async with services.database.transaction() as session:
         await session.execute(update(Batch).values(completed_at=Batch.completed_at - KEEP_S - 1))
         await session.execute(update(Upload).values(created_at=1.0))
+        session.add(Suspect(batch_id="b", line=1, state="cleared", updated_at=1.0))
     assert await forget_chunks(services) == 0
     (held, *_) = await Fleet(services).chunks("b")
     assert await release(services) == 1
@@ -184,6 +185,8 @@ async def test_chunks_go_with_the_last_of_their_results(services: Services) -> N
     assert await sweep_uploads(services.database, services.storage, stale_after_s=60)
     assert await forget_chunks(services) == 1
     assert await Fleet(services).chunks("b") == []
+    async with services.database.read() as session:
+        assert (await session.execute(select(Suspect.line))).all() == []
     late = Commit(
         chunk_id=held.id, attempt=1, nonce="n", upload_id="u", ranges=((1, 1),), final=True
     )
