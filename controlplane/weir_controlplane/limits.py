@@ -18,19 +18,22 @@ from weir_controlplane.errors import (
     InvalidRequestError,
     OverloadedError,
     PayloadTooLargeError,
+    PermissionDeniedError,
     RequestTimeoutError,
     WeirError,
 )
 from weir_controlplane.http import error_response
-from weir_controlplane.keys.auth import tenant_of
+from weir_controlplane.keys.auth import authenticate, tenant_of
 from weir_controlplane.room import Room
 from weir_controlplane.services import Services
+from weir_controlplane.store.database import OUTAGES
 
 # These bodies are streamed to the file store by endpoints that have bounds of their own.
 _STREAMED = re.compile(r"POST /v1/files/?|PUT /internal/v1/chunks/[^/]+/results/?")
 _ALWAYS = frozenset({"/healthz", "/readyz", "/metrics"})
 _CLIENT_ERROR, _HTTP_ERROR = 400, 500
-_TENANTS = "/v1/"  # they leave a quarter of the places to agents, operator and administrators
+# Of agents, the operator and administrators: all others leave them a quarter of the places.
+_OURS = ("/internal/", "/admin/")
 _NOBODY = ""  # all of whom nobody can say whose they are share one tenant's part
 _RETRY_AFTER_S = 2
 BODY_IDLE_S = 60.0  # a client that is gone without a word must not keep its place
@@ -87,7 +90,7 @@ class _Limits:
 
     async def _admit(self, scope: Scope, body: _Body, send: Send) -> WeirError | None:
         """Handles a request in a place of its own; the refusal where its tenant gets none."""
-        of_tenant = scope["path"].startswith(_TENANTS)
+        of_tenant = not scope["path"].startswith(_OURS)
         with contextlib.ExitStack() as places:
             places.enter_context(self._counted(of_tenant=of_tenant))
             if of_tenant:
@@ -96,7 +99,23 @@ class _Limits:
                     places.enter_context(self._room.place(tenant_id or _NOBODY))
                 except OverloadedError as refusal:
                     return refusal
+            elif body.unread:
+                stranger = await self._stranger(scope)
+                if stranger is not None:
+                    return stranger
             await self._handle(scope, body, send)
+        return None
+
+    async def _stranger(self, scope: Scope) -> WeirError | None:
+        """The refusal of who may call nothing here, before a body is waited for in vain."""
+        try:
+            principal = await authenticate(Request(scope), self._services)
+        except WeirError as refusal:
+            return refusal
+        except OUTAGES:  # the endpoint meets it too, and its error is answered as any other
+            return None
+        if principal.scope == "tenant":
+            return PermissionDeniedError("this call is not for tenants; yours has scope tenant")
         return None
 
     @contextlib.contextmanager
@@ -113,7 +132,7 @@ class _Limits:
         if "\x00" in scope["path"] or b"%00" in scope["query_string"]:
             return InvalidRequestError("a NUL character is in no name, id or parameter")
         full = self._in_flight >= self._places
-        if scope["path"].startswith(_TENANTS):
+        if not scope["path"].startswith(_OURS):
             full = full or self._of_tenants >= self._tenants_places
         if full:
             return OverloadedError("too many requests at once", retry_after_s=_RETRY_AFTER_S)

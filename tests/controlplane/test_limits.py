@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.controlplane.agent_sim import SimAgent
 from tests.controlplane.support import eventually, make_settings, running
 
 IN_FLIGHT, ANSWERED = "weir_controlplane_requests_in_flight", "weir_controlplane_requests_total"
@@ -45,3 +46,33 @@ async def test_requests_that_never_end_leave_places_to_other_tenants(
             go_on.set()
             await asyncio.gather(*requests, return_exceptions=True)
             assert (await one.get("/v1/files")).status_code == (401 if keyless else 200)
+
+
+@pytest.mark.parametrize("keyless", [False, True], ids=["of-a-tenant", "of-nobody"])
+async def test_bodies_of_strangers_are_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, keyless: bool
+) -> None:
+    """What only agents, the operator and administrators may call keeps no place for others."""
+    monkeypatch.setattr("weir_controlplane.limits._DRAIN_S", 0.1)
+    async with running(make_settings(tmp_path, max_in_flight_requests=4)) as plane:
+        key = None if keyless else await plane.tenant_key("acme")
+        agent = await plane.key(scope="agent")
+        status = "401" if keyless else "403"
+        refused = {"method": "PUT", "route": "refused", "status": status}
+        samples = plane.services.metrics
+        go_on = asyncio.Event()
+
+        async def trickle() -> AsyncIterator[bytes]:
+            yield b"{"
+            await go_on.wait()
+            yield b"}"
+
+        async with plane.client(key) as one, plane.client(agent) as other:
+            requests = [
+                asyncio.create_task(one.put(f"/internal/v1/services/a/s{n}", content=trickle()))
+                for n in range(4)
+            ]
+            await eventually(lambda: samples.get_sample_value(ANSWERED, refused) == 4)
+            await SimAgent(client=other, agent_id="pod-0").sync()
+            go_on.set()
+            await asyncio.gather(*requests, return_exceptions=True)

@@ -14,15 +14,20 @@ from weir_controlplane.keys.token_review import looks_like_token
 from weir_controlplane.services import Services, ServicesDep, services_of
 from weir_controlplane.store.database import OUTAGES
 
+_CALLER = "weir.caller"  # in a request's scope
+
 
 async def authenticate(request: Request, services: ServicesDep) -> Principal:
-    """The caller of this request.
+    """The caller of this request; found out once for each.
 
     Raises:
         AuthenticationError: there is no key, or it is unknown, revoked or expired.
         PermissionDeniedError: a ServiceAccount token of nobody who is expected.
         OverloadedError: the API server cannot be asked about a ServiceAccount token.
     """
+    known = request.scope.get(_CALLER)
+    if isinstance(known, Principal):
+        return known
     kind, _, given = request.headers.get("authorization", "").partition(" ")
     if kind.lower() != "bearer" or not given:
         raise AuthenticationError("no API key: send the header Authorization: Bearer KEY")
@@ -34,6 +39,7 @@ async def authenticate(request: Request, services: ServicesDep) -> Principal:
         principal = await services.accounts.principal(services.database, given.strip())
     if principal is None:
         raise AuthenticationError("the API key is unknown, revoked or expired")
+    request.scope[_CALLER] = principal
     return principal
 
 
