@@ -203,11 +203,17 @@ def test_a_window_forgets_and_reports_plain_figures() -> None:
 
 def test_only_timed_steps_tell_of_the_predictors_error() -> None:
     recorder = Recorder()
-    recorder.step(1.0, duration_s=0.1, predicted_s=0.08, timed=True)
-    recorder.step(2.0, duration_s=0.1, predicted_s=9.0, timed=False)
+    recorder.step(1.0, duration_s=0.1, predicted_s=0.08, timed=True, bridge_s=0.002)
+    recorder.step(2.0, duration_s=0.3, predicted_s=9.0, timed=False, bridge_s=0.004)
     report = recorder.report(2.0)
     assert report["predictor_mape"] == pytest.approx(0.2)
-    assert report["step_mean_s"] == pytest.approx(0.1)
+    assert report["step_mean_s"] == pytest.approx(0.2)
+    assert report["step_p99_s"] == pytest.approx(0.3)
+    assert report["bridge_mean_s"] == pytest.approx(0.003)
+    later = recorder.report(61.5)
+    assert later["step_mean_s"] == pytest.approx(0.3)
+    assert later["predictor_mape"] == 0.0
+    assert later["step_seconds"] == pytest.approx(0.4)
 
 
 @pytest.mark.parametrize("in_flight", [0, 1])

@@ -224,20 +224,19 @@ class StepDriver:
         outcome = read_outcome(
             outputs, self.intake.known, timing, self.recorder, in_flight=self._steps.in_flight
         )
-        self.recorder.step(
-            timing.ended_s,
-            duration_s=timing.ended_s - timing.started_s,
-            predicted_s=plan.predicted_s,
-            timed=timing.timed,
-        )
         self.planner.commit(plan, outcome)
         for request_id in outcome.finished:
             self._forget(request_id)
         if self._step_file is not None:
             self._step_file.ended(plan, timing, more=bool(self.intake.known))
         self.parking.unpark()
-        self._spent_s += time.perf_counter() - entered_s
-        self.recorder.bridge(timing.ended_s, self._spent_s)
+        self.recorder.step(
+            timing.ended_s,
+            duration_s=timing.ended_s - timing.started_s,
+            predicted_s=plan.predicted_s,
+            timed=timing.timed,
+            bridge_s=self._spent_s + time.perf_counter() - entered_s,
+        )
 
     # -- requests come and go ---------------------------------------------------------------
 

@@ -5,14 +5,16 @@ Plain types only; nothing here decides.
 
 from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 _CAPACITY = 4096
+_HORIZON_S = 60.0
 
 
 class Window:
     """Values of the last ``horizon_s`` seconds, at most 4,096 of them."""
 
-    def __init__(self, horizon_s: float = 60.0) -> None:
+    def __init__(self, horizon_s: float = _HORIZON_S) -> None:
         self._horizon_s = horizon_s
         self._times: deque[float] = deque(maxlen=_CAPACITY)
         self._values: deque[float] = deque(maxlen=_CAPACITY)
@@ -33,14 +35,22 @@ class Window:
     def summary(self, now_s: float) -> dict[str, float]:
         """``count``, ``mean_s``, ``p50_s``, ``p90_s``, ``p99_s``; zeros of nothing."""
         ordered = self.values(now_s)
-        count = len(ordered)
         return {
-            "count": count,
-            "mean_s": sum(ordered) / count if count else 0.0,
+            "count": len(ordered),
+            "mean_s": mean(ordered),
             "p50_s": quantile(ordered, 0.5),
             "p90_s": quantile(ordered, 0.9),
             "p99_s": quantile(ordered, 0.99),
         }
+
+
+class _Step(NamedTuple):
+    """A step that ended; ``error`` is relative, None where it says nothing."""
+
+    ended_s: float
+    duration_s: float
+    error: float | None
+    bridge_s: float
 
 
 class Recorder:
@@ -50,37 +60,45 @@ class Recorder:
         self.ttft = Window()
         self.tbt = Window()
         self.tpot = Window()
-        self._steps = Window()
-        self._errors = Window()
-        self._bridge = Window()
+        self._steps: deque[_Step] = deque(maxlen=_CAPACITY)
         self._seconds = 0.0
 
-    def step(self, now_s: float, *, duration_s: float, predicted_s: float, timed: bool) -> None:
-        """A step ended; ``predicted_s`` 0 means that none was made."""
-        self._steps.add(now_s, duration_s)
-        self._seconds += duration_s
-        if timed and duration_s > 0 and predicted_s > 0:
-            self._errors.add(now_s, abs(duration_s - predicted_s) / duration_s)
+    def step(
+        self, now_s: float, *, duration_s: float, predicted_s: float, timed: bool, bridge_s: float
+    ) -> None:
+        """A step ended; ``predicted_s`` 0 means that none was made.
 
-    def bridge(self, now_s: float, spent_s: float) -> None:
-        """Time that planning and bookkeeping took of one step, vLLM's own scheduling excluded."""
-        self._bridge.add(now_s, spent_s)
+        ``bridge_s`` went into planning and bookkeeping for it, vLLM's own scheduling excluded.
+        """
+        error = None
+        if timed and duration_s > 0 and predicted_s > 0:
+            error = abs(duration_s - predicted_s) / duration_s
+        self._steps.append(_Step(now_s, duration_s, error, bridge_s))
+        self._seconds += duration_s
 
     def report(self, now_s: float) -> dict[str, object]:
         """The aggregates."""
-        steps, errors = self._steps.summary(now_s), self._errors.summary(now_s)
-        bridge = self._bridge.summary(now_s)
+        steps = self._steps
+        while steps and steps[0].ended_s < now_s - _HORIZON_S:
+            steps.popleft()
+        durations = sorted([step.duration_s for step in steps])
+        bridge = sorted([step.bridge_s for step in steps])
         return {
             "ttft": self.ttft.summary(now_s),
             "tbt": self.tbt.summary(now_s),
             "tpot": self.tpot.summary(now_s),
-            "step_mean_s": steps["mean_s"],
-            "step_p99_s": steps["p99_s"],
+            "step_mean_s": mean(durations),
+            "step_p99_s": quantile(durations, 0.99),
             "step_seconds": self._seconds,
-            "predictor_mape": errors["mean_s"],
-            "bridge_mean_s": bridge["mean_s"],
-            "bridge_p99_s": bridge["p99_s"],
+            "predictor_mape": mean([step.error for step in steps if step.error is not None]),
+            "bridge_mean_s": mean(bridge),
+            "bridge_p99_s": quantile(bridge, 0.99),
         }
+
+
+def mean(values: Sequence[float]) -> float:
+    """The mean; 0.0 of nothing."""
+    return sum(values) / len(values) if values else 0.0
 
 
 def quantile(ordered: Sequence[float], fraction: float) -> float:

@@ -63,14 +63,16 @@ class ResidualQuantiles:
         self._buckets: list[_Window | None] = [None] * _KNOTS
         self._tables: dict[float, tuple[float, ...]] = {}
         self._added = 0
+        self._new: list[tuple[float, float]] = []  # not yet in their windows
 
     def add(self, predicted_s: float, actual_s: float) -> None:
         """Record what a step took that had been predicted at ``predicted_s``, both above 0."""
-        index = min(max(round(log2(predicted_s / _SMALLEST_S) * _PER_OCTAVE), 0), _KNOTS - 1)
-        bucket = self._keep(index, actual_s / predicted_s)
+        # Sorted in when somebody reads them: one by one, each would find its window's numbers
+        # pushed out of the processor's caches by the model's step.
+        self._new.append((predicted_s, actual_s))
         self._added += 1
-        bucket.newest = self._added
         if self._added % _REBUILD_EVERY == 0:
+            self._sort_in()
             self._forget_pauses()
             for q in self._tables:
                 self._tables[q] = self._build(q)
@@ -106,6 +108,7 @@ class ResidualQuantiles:
 
     def state(self) -> dict[str, list[float]]:
         """The recorded ratios by bucket, for a saved profile."""
+        self._sort_in()
         return {str(i): list(b.ratios) for i, b in enumerate(self._buckets) if b is not None}
 
     @classmethod
@@ -124,6 +127,14 @@ class ResidualQuantiles:
                     raise ConfigError(f"latency.residuals[{name}] has {ratio}: give ratios above 0")
                 made._keep(int(name), ratio)
         return made
+
+    def _sort_in(self) -> None:
+        first = self._added - len(self._new) + 1
+        for number, (predicted_s, actual_s) in enumerate(self._new, first):
+            index = round(log2(predicted_s / _SMALLEST_S) * _PER_OCTAVE)
+            bucket = self._keep(min(max(index, 0), _KNOTS - 1), actual_s / predicted_s)
+            bucket.newest = number
+        self._new.clear()
 
     def _keep(self, index: int, ratio: float) -> _Window:
         bucket = self._buckets[index]
@@ -145,6 +156,7 @@ class ResidualQuantiles:
     def _add_table(self, q: float) -> tuple[float, ...]:
         if not q < 1:
             raise ConfigError(f"q is {q}: give a quantile below 1")
+        self._sort_in()
         table = self._tables[q] = self._build(q)
         return table
 

@@ -50,6 +50,7 @@ class FittedModel(ABC):
         self._prior = np.array([prior[key] for key in self.features_by_name])
         self._quantiles = quantiles or ResidualQuantiles()
         self._reservoir = ShapeReservoir(self.columns)
+        self._new: list[tuple[StepShape, float]] = []  # measured steps that no fit has seen
         self._next_fit = 8
         self._values: tuple[float, ...] = ()
         self._load([prior[key] for key in self.features_by_name])
@@ -88,7 +89,7 @@ class FittedModel(ABC):
     @property
     def observed_steps(self) -> int:
         """Measured steps learnt from."""
-        return self._reservoir.added
+        return self._reservoir.added + len(self._new)
 
     @property
     def coefficients(self) -> dict[str, float]:
@@ -116,13 +117,17 @@ class FittedModel(ABC):
         if shape.is_empty or not (isfinite(seconds) and seconds > 0):
             return
         self._quantiles.add(self.predict(shape), seconds)
-        self._reservoir.add(shape, self.features(shape), seconds)
-        if self._reservoir.added >= self._next_fit:
-            self._next_fit = self._reservoir.added + (16 if self._reservoir.added < 256 else 64)
+        self._new.append((shape, seconds))
+        observed = self.observed_steps
+        if observed >= self._next_fit:
+            self._next_fit = observed + (16 if observed < 256 else 64)
             self.refit()
 
     def refit(self) -> None:
         """Fit the coefficients to the kept steps now; about a millisecond."""
+        for shape, seconds_of_it in self._new:
+            self._reservoir.add(shape, self.features(shape), seconds_of_it)
+        self._new.clear()
         rows, seconds, weights = self._reservoir.rows(_HALF_LIFE_STEPS)
         if len(seconds):
             fitted = self._fit(rows, seconds, weights)
