@@ -32,6 +32,8 @@ HEADLINES = (
     "tree/build",
 )
 RESULTS_PAGE = "docs/results.md"
+# Co-location again, on machines of another speed: what holds on one must hold on them.
+OTHER_HOSTS = "other-hosts"
 _CLAIM_HEADER = ("claim", "measured", "target", "")
 
 
@@ -53,6 +55,11 @@ def results_page(folder: Path = RESULTS) -> str:
     for path in _files(folder):
         command = json.loads(path.read_text(encoding="utf-8"))["command"]
         parts += [f"## {path.stem}\n", f"`{command}`\n", _table_with_ids(read_results(path))]
+    for path in sorted((folder / OTHER_HOSTS).glob("colocation*.json")):
+        claims = read_results(path)
+        parts += [f"## {path.stem}, on another host\n", f"{_count(claims)} there.\n"]
+        parts += _colocation(json.loads(path.read_text(encoding="utf-8")))
+        parts.append(_table_with_ids(claims))
     return "\n".join(parts)
 
 
