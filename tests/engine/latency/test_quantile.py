@@ -99,3 +99,16 @@ def test_before_any_step_the_guard_is_a_moderate_spread() -> None:
 def test_a_quantile_of_one_is_refused() -> None:
     with pytest.raises(ValueError, match="q is 1"):
         ResidualQuantiles().high(0.05, 1.0)
+
+
+@pytest.mark.parametrize("steps", [1, 5, 16, 17, 40])
+def test_steps_count_from_the_moment_they_are_added(steps: int) -> None:
+    quantiles = ResidualQuantiles()
+    for number in range(steps):
+        quantiles.add(0.01, 0.02 + 0.0001 * number)
+    again = ResidualQuantiles.from_state(quantiles.state())
+    asked_first = ResidualQuantiles()
+    for number in range(steps):
+        asked_first.add(0.01, 0.02 + 0.0001 * number)
+    assert sum(map(len, quantiles.state().values())) == steps
+    assert asked_first.high(0.01, 0.9) == again.high(0.01, 0.9) > 0.0115
