@@ -21,6 +21,7 @@ from weir_operator.leader.elector import Elector, Terms
 from weir_operator.leader.watchdog import Watchdog, end_process
 from weir_operator.metrics import OperatorMetrics
 from weir_operator.planning.types import ObjectKey
+from weir_operator.reconcile.children import Children
 from weir_operator.reconcile.execute import Executor
 from weir_operator.reconcile.gate import StatusGate
 from weir_operator.reconcile.observe import Observer, ObserverTerms
@@ -89,7 +90,8 @@ def assemble(settings: OperatorSettings, configuration: Configuration) -> Parts:
     pace = _pace(settings, random)
     progress = Progress(control_plane, reports, store, api, pace=pace, metrics=metrics)
     requests = Requests(control_plane, reports, clock=clock)
-    executor = Executor(writer, requests, reports, _gate(settings))
+    children = Children(writer, reports)
+    executor = Executor(children, writer, requests, reports, _gate(settings))
     reconciler = Reconciler(observer, executor, metrics=metrics)
     late.queue = queue = _queue(settings, reconciler, random)
     _measure(metrics, queue, elector)

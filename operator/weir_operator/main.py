@@ -20,17 +20,21 @@ from weir_operator.cluster.connection import ConnectionSettingsError, configurat
 from weir_operator.cluster.errors import ClusterError
 from weir_operator.cluster.resync import kinds_of, optional_kinds
 from weir_operator.cluster.watch import Watched, WatchThread, quiet_kopf
+from weir_operator.control_plane.progress import Progress
 from weir_operator.logs import configure_logging, log_loop_errors
 from weir_operator.planning.kinds import Kind
 from weir_operator.planning.types import Manifest
 from weir_operator.probes import ProbeServer
 from weir_operator.settings import OperatorSettings
+from weir_operator.workqueue import WorkQueue
 
 log = structlog.get_logger(__name__)
 
 EXIT_USAGE = 2
 WAIT_FIRST_S = 0.5
 WAIT_MOST_S = 5.0
+FIRST_ANSWER_S = 5.0
+"""How long the first reconciles wait for the control plane's first answer at most."""
 
 
 def run(settings: OperatorSettings) -> None:
@@ -149,9 +153,7 @@ class Operator:
         await self._synced.wait()
         for key in self._parts.store.user_keys():
             self._parts.queue.add(key)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._parts.queue.run())
-            group.create_task(self._parts.progress.run())
+        await act(self._parts.queue, self._parts.progress)
 
     async def _observe(self) -> None:
         """Watches and lists; an API server that does not answer is waited for."""
@@ -228,6 +230,20 @@ class Operator:
         else:
             store.seen(kind, item)
         self._parts.metrics.objects.labels(kind.kind).set(store.count(kind))
+
+
+async def act(queue: WorkQueue, progress: Progress) -> None:
+    """Looks at the control plane and reconciles until cancelled.
+
+    Reconciles wait for the first look: until it was asked nobody knows whether it is there, and
+    statuses would say of every object that it is not.
+    """
+    async with asyncio.TaskGroup() as group:
+        group.create_task(progress.run())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_ANSWER_S):
+                await progress.asked.wait()
+        group.create_task(queue.run())
 
 
 def _refuse(message: str) -> None:

@@ -67,7 +67,8 @@ class LLMServiceSpec(ApiModel):
         max_length=16,
         json_schema_extra=list_map("metric", "statistic"),
         description="Latency objectives of online requests, each to be held at all times. Without "
-        "any, online latency alone is measured at start, and a tenth more is allowed.",
+        "any, online requests may have means of TBT and TTFT a tenth above what they would have "
+        "alone, as the engine estimates it.",
     )
     colocation: Colocation = Field(
         default_factory=Colocation, description="How batch work shares the replicas."

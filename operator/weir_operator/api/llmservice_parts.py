@@ -112,7 +112,8 @@ class Engine(ApiModel):
     backend: Literal["vllm", "torch"] = Field(
         default="vllm",
         description="vllm: vLLM under Weir's scheduler, for production. torch: Weir's reference "
-        "engine, which has bidirectional KV blocks and attention on the CPU. Cannot be changed.",
+        "engine, which has bidirectional KV blocks and attention on the CPU. Without effect in "
+        "this release: there is no such engine yet. Cannot be changed.",
     )
     image: str | None = Field(
         default=None,
@@ -253,7 +254,9 @@ class Colocation(ApiModel):
         default=True, description="Whether batch work runs here. False: online requests only."
     )
     preset: Literal["weir"] = Field(
-        default="weir", description="The scheduling preset of the engine (docs/presets.md)."
+        default="weir",
+        description="The scheduling preset of the engine. Only weir is offered; the others of "
+        "docs/presets.md are for comparison.",
     )
     offline_policy: Literal["prefix", "fcfs", "deadline"] | None = Field(
         default=None,

@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 EVENT = Kind(api_version="events.k8s.io/v1", kind="Event", plural="events")
 CONTROLLER = "weir.dev/operator"
-MAX_NOTE_CHARACTERS = 1024
+MAX_NOTE_BYTES = 1024
 _WRITTEN = {(kind.api_version, kind.kind): kind for kind in (LLM_SERVICE, BATCH_JOB, *CHILD_KINDS)}
 
 
@@ -268,7 +268,7 @@ def _event(owner: Manifest, note: EventNote, *, at: datetime, instance: str) -> 
         "type": note.type,
         "reason": note.reason,
         "action": note.reason,
-        "note": note.message[:MAX_NOTE_CHARACTERS],
+        "note": _cut(note.message, MAX_NOTE_BYTES),
         "reportingController": CONTROLLER,
         "reportingInstance": instance[:128],
         "regarding": {
@@ -279,6 +279,14 @@ def _event(owner: Manifest, note: EventNote, *, at: datetime, instance: str) -> 
             "uid": metadata["uid"],
         },
     }
+
+
+def _cut(text: str, most_bytes: int) -> str:
+    """The text, cut between two characters to so many bytes, which the API server counts."""
+    content, mark = text.encode(), "…"
+    if len(content) <= most_bytes:
+        return text
+    return content[: most_bytes - len(mark.encode())].decode(errors="ignore") + mark
 
 
 def _version(item: Manifest) -> str:

@@ -73,6 +73,7 @@ class Progress:
         self._clock = pace.clock
         self._random = pace.random
         self._metrics = metrics
+        self.asked = asyncio.Event()  # set once there was an answer, or was none
 
     async def run(self) -> None:
         """Looks until cancelled."""
@@ -87,11 +88,13 @@ class Progress:
             jobs, services = await self._client.jobs(), await self._client.services()
         except ControlPlaneError as error:
             self._note_reached(answered=False, reason=str(error), complaint=error.complaint)
+            self.asked.set()
             return
         jobs = [job for job in jobs if self._ours(job.namespace)]
         services = [service for service in services if self._ours(service.namespace)]
         self._note_reached(answered=True)
         self._reports.heard_all(jobs, services, asked_at_s=asked_at_s)
+        self.asked.set()
         try:
             await self._end_orphans(jobs)
             await self._release_services(services)

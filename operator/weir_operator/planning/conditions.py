@@ -54,7 +54,7 @@ def events(findings: Sequence[Finding], *, live: Manifest) -> tuple[EventNote, .
                 EventNote(
                     type=reason.event,
                     reason=reason.name,
-                    message=bounded(finding.message or reason.says),
+                    message=finding.message or reason.says,
                 )
             )
     return tuple(notes)

@@ -15,7 +15,7 @@ UNCANCELLED = frozenset({"finalizing", "delivering"})
 """Every line has run: what is left is done in any case, and to cancel it changes nothing."""
 MAX_CONFIG_MAP_BYTES = 1 << 20
 READ_BEFORE = InlineInput(text="\n")
-"""Stands for an input that was accepted before: of a batch that exists it is not read."""
+"""Stands for an input that was accepted before: of a job that is known it is not read."""
 
 
 class InputMissingError(Exception):
@@ -96,7 +96,10 @@ def put_request(context: JobContext, model: str) -> PutBatchJob:
         InputMissingError: the ConfigMap or its key is not there.
         InputTooLargeError: its value cannot be sent.
     """
-    spec = context.spec
+    spec, given = context.spec, _input(context)
+    # Should the control plane have lost the job meanwhile, it must not take the stand-in for its
+    # input: by an id, here the job's own, an unknown one is 404.
+    stand_in_id = context.uid if given is READ_BEFORE else None
     return PutBatchJob(
         uid=context.uid,
         namespace=context.namespace,
@@ -108,10 +111,10 @@ def put_request(context: JobContext, model: str) -> PutBatchJob:
         priority=spec.priority,
         suspended=spec.suspend,
         deadline=spec.deadline,
-        input=_input(context),
+        input=given,
         output_uri=spec.output.uri if spec.output else None,
         metadata=spec.metadata or {},
-        batch_id=context.status.batch_id,
+        batch_id=context.status.batch_id or stand_in_id,
     )
 
 
@@ -123,7 +126,12 @@ def _input(context: JobContext) -> InlineInput | UriInput:
         return InlineInput(text=given.inline)
     if context.status.batch_id is not None:
         return READ_BEFORE  # the ConfigMap may be gone by now
-    return InlineInput(text=_config_map_text(context))
+    try:
+        return InlineInput(text=_config_map_text(context))
+    except (InputMissingError, InputTooLargeError):
+        if context.observed.report is None:
+            raise
+        return READ_BEFORE  # a job suspended from birth: what else is wished holds all the same
 
 
 def _config_map_text(context: JobContext) -> str:

@@ -45,14 +45,17 @@ def plan_llmservice(observed: ObservedLLMService) -> Plan:
         return Plan(requests=requests)
     desired = build_children(context, observed.optional_kinds)
     foreign = _foreign(context, observed, desired)
-    findings = _findings(context, observed, pods, _configured(context, observed, desired, foreign))
+    removals = _removals(context, observed, desired)
+    refused = _refused(observed, desired, removals)
+    configured = _configured(context, observed, foreign, refused)
+    findings = _findings(context, observed, pods, configured)
     paused = _is_paused(observed.service)
     status = _status(context, observed, findings)
     return Plan(
         children=()
         if paused
         else tuple(child for child in desired if _place(child) not in foreign),
-        removals=() if paused else _removals(context, observed, desired),
+        removals=() if paused else removals,
         status=None if status == observed.service.get("status") else status,
         events=events(findings, live=observed.service),
         requests=requests,
@@ -96,8 +99,8 @@ def _findings(
 def _configured(
     context: ServiceContext,
     observed: ObservedLLMService,
-    desired: tuple[Manifest, ...],
     foreign: frozenset[tuple[str, str]],
+    refused: tuple[str, ...],
 ) -> Finding:
     if _is_paused(observed.service):
         return Finding(
@@ -110,13 +113,6 @@ def _configured(
             reason=Reasons.NAME_TAKEN,
             message=f"{kind} {name} belongs to somebody else: delete or rename it",
         )
-    wishes = {_place(child): child for child in desired}
-    # Whatever else of the spec has changed since: the same wish is refused still.
-    refused = [
-        f"{kind} {name}: {refusal.message}"
-        for (kind, name), refusal in sorted(observed.refusals.items(), key=lambda item: item[0])
-        if refusal.wish is not None and refusal.wish == wishes.get((kind, name))
-    ]
     if refused:
         return Finding(reason=Reasons.CHILD_REFUSED, message="; ".join(refused))
     autoscaling = context.spec.autoscaling
@@ -133,6 +129,25 @@ def _configured(
             message=f"without effect in this release: {', '.join(idle)}",
         )
     return Finding(reason=Reasons.CONFIGURED, message="every child is as the spec asks")
+
+
+def _refused(
+    observed: ObservedLLMService, desired: tuple[Manifest, ...], removals: tuple[ChildRef, ...]
+) -> tuple[str, ...]:
+    """What the API server says of each child that it does not take, or does not delete.
+
+    Whatever else of the spec has changed since: the same wish is refused still.
+    """
+    wishes = {_place(child): child for child in desired}
+    leaving = {(ref.kind, ref.name): ref.uid for ref in removals}
+    told = []
+    for place, refusal in sorted(observed.refusals.items(), key=lambda item: item[0]):
+        kind, name = place
+        if refusal.wish is not None and refusal.wish == wishes.get(place):
+            told.append(f"{kind} {name}: {refusal.message}")
+        elif refusal.kept_uid is not None and refusal.kept_uid == leaving.get(place):
+            told.append(f"{kind} {name} cannot be deleted: {refusal.message}")
+    return tuple(told)
 
 
 def _ready(configured: Finding, available: Finding) -> Finding:

@@ -45,9 +45,9 @@ class LlmServiceReasons:
         condition="Configured",
         status="False",
         name="ChildRefused",
-        says="The API server refused a child, mostly for a podTemplate that is not a pod's, or has "
-        "not taken it for ten seconds, such as with an admission webhook that is down; the message "
-        "is the server's.",
+        says="The API server refused a child, mostly for a podTemplate that is not a pod's, or to "
+        "delete one that is not asked for any more, or has done neither for ten seconds, such as "
+        "with an admission webhook that is down; the message is the server's.",
         event="Warning",
     )
     KIND_MISSING = Reason(

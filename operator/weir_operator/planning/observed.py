@@ -48,13 +48,14 @@ class Refusal:
 
     ``status_code`` is the HTTP status, 0 without an answer; ``code`` the answer's own code;
     ``message`` names the field and the remedy. ``wish``: the child as it was asked for; None of
-    what is no child.
+    what is no child, or is one that cannot be deleted, which is ``kept_uid``.
     """
 
     status_code: int
     code: str
     message: str
     wish: Manifest | None = None
+    kept_uid: str | None = None
 
     @property
     def unanswered(self) -> bool:
@@ -158,8 +159,8 @@ class ObservedLLMService:
         report: what the control plane says; None when it knows nothing of the service, or was not
             reached.
         slo_silence_s: how long ago an objective was measured; None: not since the operator began.
-        refusals: children that the API server refused for good, by (kind, name), and the control
-            plane's refusal of `RegisterPods` under ("RegisterPods", name).
+        refusals: children that the API server refused, or refused to delete, by (kind, name), and
+            the control plane's refusal of `RegisterPods` under ("RegisterPods", name).
         optional_kinds: kinds out of ``PodMonitor`` and ``ScaledObject`` that the cluster has.
         now: an aware datetime.
     """

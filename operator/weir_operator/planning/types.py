@@ -61,8 +61,8 @@ class PutBatchJob:
     """``PUT /internal/v1/batchjobs/{uid}``: the batch of a BatchJob; the first input wins.
 
     Safe to repeat; repeated with another ``suspended``, ``priority`` or ``deadline`` it changes
-    those. With ``batch_id`` an unknown uid is 404, never a new batch. ``service`` is the name of an
-    LLMService in ``namespace``.
+    those. With ``batch_id`` (while there is no batch, the uid) an unknown uid is 404, never a new
+    batch. ``service`` is the name of an LLMService in ``namespace``.
     """
 
     uid: str

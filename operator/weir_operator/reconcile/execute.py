@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import structlog
 
-from weir_operator.cluster.errors import (
-    HTTP_CONFLICT,
-    ClusterError,
-    ForbiddenError,
-    NamespaceTerminatingError,
-    NotFoundError,
-)
-from weir_operator.cluster.ownership import digest
+from weir_operator.cluster.errors import ClusterError, NamespaceTerminatingError
 from weir_operator.cluster.writer import Writer
-from weir_operator.control_plane.reports import ASK_AGAIN_S, UNANSWERED_S, Place, ReportBook
+from weir_operator.control_plane.reports import ReportBook
 from weir_operator.planning.kinds import BATCH_JOB, LLM_SERVICE
-from weir_operator.planning.observed import Refusal
 from weir_operator.planning.types import Manifest, ObjectKey, Plan, PutBatchJob
+from weir_operator.reconcile.children import Children
 from weir_operator.reconcile.gate import StatusGate
 from weir_operator.reconcile.observe import child_place, job_place
 from weir_operator.reconcile.requests import Requests
@@ -24,10 +17,10 @@ from weir_operator.workqueue import RetryError
 
 log = structlog.get_logger(__name__)
 
-TOLD_AFTER_S = 10.0
-"""A child that fails for so long, for reasons that pass by themselves, is told of in the status."""
 STALE_S = 0.5
 """Planned again after this when the object had changed: the watch brings its new version."""
+SETTLING_ROUNDS = 3
+"""So many rounds in a row whose applies change children leave the status to the next one."""
 
 
 class _Times:
@@ -47,15 +40,18 @@ class Executor:
 
     def __init__(
         self,
+        children: Children,
         writer: Writer,
         requests: Requests,
         reports: ReportBook,
         gate: StatusGate,
     ) -> None:
+        self._children = children
         self._writer = writer
         self._requests = requests
         self._reports = reports
         self._gate = gate
+        self._changing: dict[ObjectKey, int] = {}  # rounds in a row, of those that wait
 
     async def execute(self, key: ObjectKey, owner: Manifest, plan: Plan) -> float | None:
         """Carries a plan out; after how many seconds to plan again, None: only after a change.
@@ -80,11 +76,11 @@ class Executor:
     async def _steps(self, key: ObjectKey, owner: Manifest, plan: Plan, times: _Times) -> None:
         if plan.finalizer is True and not await self._writer.set_finalizer(owner, wanted=True):
             return  # it is gone: its own event follows
-        if await self._apply_children(key, owner, plan, times):
-            times.within(0.0)
+        done = await self._children.bring(key, owner, plan)
+        times.within(done.next_s)
+        settling = self._settles(key, changed=done.changed)
+        if done.news or settling:
             return  # the next plan knows it: this one's status would say otherwise
-        for ref in plan.removals:
-            await self._writer.remove(ref)
         if plan.finalizer is True and await self._submit(key, plan, times):
             return  # its answer is in the next plan: one status tells of both
         await self._write_status(owner, plan, times)
@@ -109,53 +105,16 @@ class Executor:
         except ClusterError as error:
             raise RetryError(str(error)) from error
 
-    async def _apply_children(
-        self, key: ObjectKey, owner: Manifest, plan: Plan, times: _Times
-    ) -> bool:
-        """Applies every child; whether one is refused since now, or is so no longer.
+    def _settles(self, key: ObjectKey, *, changed: bool) -> bool:
+        """Whether the status is left to the next plan, which sees children as they are now.
 
-        One refused child stops no other, nor does one that fails.
-
-        Raises:
-            NamespaceTerminatingError: nothing can be made there any more.
-            ClusterError: the first failure that may pass; the queue repeats it.
+        Where something changes them back each time there is no such plan: then it is written.
         """
-        news = False
-        failed: ClusterError | None = None
-        for child in plan.children:
-            place = (*child_place(key), str(child["kind"]), str(child["metadata"]["name"]))
-            wish = digest(child)
-            held_s = self._reports.held_s(place, wish=wish)
-            if held_s > 0:
-                times.within(held_s)
-                continue
-            try:
-                if await self._writer.apply_child(owner, child):
-                    times.within(0.0)  # our own writes enqueue nothing: look at their result
-                news |= self._reports.accept(place)
-            except NamespaceTerminatingError:
-                raise
-            except ClusterError as error:
-                if not _says_no(error) and self._reports.failing_s(place) < TOLD_AFTER_S:
-                    failed = failed or error
-                    continue
-                news |= self._refused(place, child, error, times)
-        if failed is not None:
-            raise failed
-        return news
-
-    def _refused(self, place: Place, child: Manifest, error: ClusterError, times: _Times) -> bool:
-        """Keeps what the API server says of a child; whether that is news."""
-        refusal = Refusal(
-            status_code=error.status or HTTP_CONFLICT,
-            code=error.reason or "Refused",
-            message=str(error),
-            wish=child,
-        )
-        hold_s = ASK_AGAIN_S if _says_no(error) else UNANSWERED_S
-        times.within(hold_s)
-        log.warning("child.refused", namespace=child["metadata"]["namespace"], child=place[-2:])
-        return self._reports.refuse(place, refusal, wish=digest(child), hold_s=hold_s)
+        rounds = self._changing.pop(key, 0)
+        if not changed or rounds >= SETTLING_ROUNDS:
+            return False
+        self._changing[key] = rounds + 1
+        return True
 
     async def _write_status(self, owner: Manifest, plan: Plan, times: _Times) -> None:
         """Writes the status when it may be written now; Events follow it, so each is said once."""
@@ -174,12 +133,8 @@ class Executor:
 
     def forget(self, key: ObjectKey) -> None:
         """The object is gone: what was applied for it or refused to it counts for no namesake."""
+        self._changing.pop(key, None)
         self._reports.forget_refusals(child_place(key))
         self._reports.forget_refusals(job_place(key))
         if key.kind == LLM_SERVICE.kind:
             self._writer.forget_children(key.namespace, key.name)
-
-
-def _says_no(error: ClusterError) -> bool:
-    """Whether a child's failure is said in a condition at once, not retried with backoff first."""
-    return error.permanent or isinstance(error, ForbiddenError | NotFoundError)

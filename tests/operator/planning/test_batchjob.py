@@ -120,6 +120,34 @@ def test_a_config_map_deleted_after_acceptance_does_not_hinder_suspension() -> N
 
 
 @pytest.mark.parametrize(
+    "config_map",
+    [None, {"data": {"other": "x"}}, {"binaryData": {"batch.jsonl": "AA=="}}],
+    ids=["gone", "without the key", "not text any more"],
+)
+@pytest.mark.parametrize("suspend", [False, True])
+def test_a_job_suspended_from_birth_can_be_changed_without_its_config_map(
+    config_map: dict[str, Any] | None, suspend: bool
+) -> None:
+    """The control plane has the lines: it is told what is wished of them."""
+    deadline = rfc3339(NOW + timedelta(hours=3))
+    job = batchjob(input=CONFIG_MAP, suspend=suspend, priority=7, deadline=deadline)
+    report = batch("suspended", batch_id=None, suspended=True, eta_at=None)
+    observed = observe_job(job, config_map=config_map, report=report)
+    request = submitted(observed)
+    assert (request.suspended, request.priority) == (suspend, 7)
+    assert request.deadline == NOW + timedelta(hours=3)
+    # Were the job lost, an empty batch must not be made in its place: without an id it would be.
+    assert request.batch_id is not None
+    plan = plan_batchjob(observed)
+    assert plan.finalizer is (None if suspend else True)
+    assert condition(plan.status, "Accepted") == ("True", "Accepted")
+    for _ in range(2):
+        observed = apply_job(observed, plan_batchjob(observed))
+    told = condition(observed.job["status"], "Suspended")
+    assert told[0] == ("True" if suspend else "False")
+
+
+@pytest.mark.parametrize(
     ("waiting_reason", "told"),
     [
         ("QuotaExceeded", ("False", "QuotaExceeded")),

@@ -201,6 +201,22 @@ def test_fields_without_effect_are_named() -> None:
     assert "colocation.forecast" in found
 
 
+@pytest.mark.parametrize(
+    ("engine", "reason"),
+    [
+        ({"backend": "torch"}, "FieldsWithoutEffect"),
+        ({"backend": "torch", "image": "example.org/own-engine:1"}, "Applied"),
+        ({"backend": "vllm"}, "Applied"),
+    ],
+)
+def test_an_engine_that_there_is_not_is_said(engine: dict[str, str], reason: str) -> None:
+    """The operator's image is vLLM's, whatever is asked; one of the user's may be another."""
+    plan = plan_llmservice(observe_service(llmservice(engine=engine)))
+    assert condition(plan.status, "Configured") == ("True", reason)
+    named = "engine.backend" in message(plan.status, "Configured")
+    assert named == (reason == "FieldsWithoutEffect")
+
+
 def test_a_paused_service_keeps_its_status_and_nothing_else_is_written() -> None:
     service = llmservice()
     service["metadata"]["annotations"] = {"weir.dev/paused": "true"}
@@ -223,6 +239,28 @@ def test_children_that_are_no_longer_wanted_are_removed_by_uid() -> None:
         "chat",
         live["metadata"]["uid"],
     )
+
+
+def test_a_child_that_cannot_be_deleted_is_said_until_it_is_gone_or_asked_for() -> None:
+    metrics = [{"type": "Resource", "resource": {"name": "cpu"}}]
+    scaled = llmservice(autoscaling={"type": "HPA", "maxReplicas": 4, "metrics": metrics})
+    observed = observe_service(scaled)
+    observed = apply_service(observed, plan_llmservice(observed))
+    place = ("HorizontalPodAutoscaler", "chat")
+    uid = observed.children[place]["metadata"]["uid"]
+    refusal = Refusal(status_code=403, code="Forbidden", message="not on a Friday", kept_uid=uid)
+    asked_for = replace(observed, refusals={place: refusal})
+    assert condition(plan_llmservice(asked_for).status, "Configured")[0] == "True"
+    kept = replace(asked_for, service=llmservice())
+    plan = plan_llmservice(kept)
+    assert condition(plan.status, "Configured") == ("False", "ChildRefused")
+    assert message(plan.status, "Configured") == (
+        "HorizontalPodAutoscaler chat cannot be deleted: not on a Friday"
+    )
+    assert plan.removals != ()
+    gone = {where: child for where, child in kept.children.items() if where != place}
+    plan = plan_llmservice(replace(kept, children=gone))
+    assert condition(plan.status, "Configured") == ("True", "Applied")
 
 
 def test_what_a_newer_crd_let_in_changes_nothing_but_two_conditions() -> None:

@@ -233,6 +233,21 @@ def test_suspend_works_both_ways(world: World, kubectl: Kubectl, namespace: str)
     assert eventually(lambda: condition(kubectl, *suspended).get("status") == "True")
 
 
+def test_a_job_suspended_from_birth_is_resumed_without_its_config_map(
+    world: World, kubectl: Kubectl, namespace: str
+) -> None:
+    named = {"configMapKeyRef": {"name": "lines", "key": "input.jsonl"}}
+    given = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "lines"}}
+    kubectl.apply({**given, "data": {"input.jsonl": lines(3)}})
+    kubectl.apply(llmservice(), lined(input=named, suspend=True))
+    assert eventually(lambda: "nightly" in world.jobs(namespace)), world.operator
+    kubectl.run("delete", "configmap", "lines")
+    changed = '{"spec":{"suspend":false,"priority":5}}'
+    kubectl.run("patch", "batchjob", "nightly", "--type=merge", "-p", changed)
+    assert eventually(lambda: status(kubectl).get("batchID")), world.operator
+    assert eventually(lambda: status(kubectl).get("counts", {}).get("total") == 3), world.operator
+
+
 def test_a_deadline_that_passes_is_said(world: World, kubectl: Kubectl) -> None:
     soon = (datetime.now(UTC) + timedelta(seconds=4)).isoformat(timespec="seconds")
     kubectl.apply(llmservice(), lined(deadline=soon))

@@ -17,6 +17,7 @@ from weir_operator.metrics import OperatorMetrics
 from weir_operator.planning.kinds import BATCH_JOB, CHILD_KINDS, LLM_SERVICE, PDB, Kind
 from weir_operator.planning.observed import OperatorDefaults
 from weir_operator.planning.types import Manifest, ObjectKey
+from weir_operator.reconcile.children import Children
 from weir_operator.reconcile.execute import Executor
 from weir_operator.reconcile.gate import StatusGate
 from weir_operator.reconcile.observe import Observer, ObserverTerms
@@ -84,8 +85,10 @@ class World:
         self.reports = ReportBook(lambda _: None, on_reached=lambda: None, clock=clock)
         terms = ObserverTerms(defaults=DEFAULTS, finalizer_deadline_s=60)
         observer = Observer(self.store, self.reports, api, client, terms=terms, clock=clock)
+        writer = Writer(api, self.store, metrics=metrics, instance="operator-0")
         executor = Executor(
-            Writer(api, self.store, metrics=metrics, instance="operator-0"),
+            Children(writer, self.reports),
+            writer,
             Requests(client, self.reports, clock=clock),
             self.reports,
             StatusGate(writes_per_s=1e6, interval_s=0, clock=clock),

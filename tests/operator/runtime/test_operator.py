@@ -315,30 +315,7 @@ def test_a_job_that_an_earlier_crd_let_in_is_told_of(
 def test_a_child_that_an_absent_webhook_holds_up_is_told_of_and_holds_up_no_other(
     operator: OperatorProcess, api_server: ApiServer, kubectl: Kubectl, namespace: str
 ) -> None:
-    webhook = {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "ValidatingWebhookConfiguration",
-        "metadata": {"name": namespace},
-        "webhooks": [
-            {
-                "name": "absent.example.org",
-                "clientConfig": {"url": "https://127.0.0.1:9/"},
-                "rules": [
-                    {
-                        "apiGroups": [""],
-                        "apiVersions": ["v1"],
-                        "operations": ["CREATE"],
-                        "resources": ["services"],
-                    }
-                ],
-                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
-                "failurePolicy": "Fail",
-                "sideEffects": "None",
-                "admissionReviewVersions": ["v1"],
-            }
-        ],
-    }
-    api_server.kubectl.apply(webhook)
+    api_server.kubectl.apply(absent_webhook(namespace, "CREATE", "", "services"))
     configured = ("llmservice", "chat", "Configured")
     try:
         probe = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "probe"}}
@@ -355,6 +332,61 @@ def test_a_child_that_an_absent_webhook_holds_up_is_told_of_and_holds_up_no_othe
         kubectl.run("delete", "validatingwebhookconfiguration", namespace)
     assert eventually(lambda: refused().get("reason") == "Applied", within_s=60), operator
     assert missing(kubectl) == []
+
+
+def absent_webhook(namespace: str, operation: str, group: str, resource: str) -> dict[str, Any]:
+    """One that is asked of each such operation in a namespace, and never answers."""
+    rule = {
+        "apiGroups": [group],
+        "apiVersions": ["*"],
+        "operations": [operation],
+        "resources": [resource],
+    }
+    return {
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingWebhookConfiguration",
+        "metadata": {"name": namespace},
+        "webhooks": [
+            {
+                "name": "absent.example.org",
+                "clientConfig": {"url": "https://127.0.0.1:9/"},
+                "rules": [rule],
+                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+                "failurePolicy": "Fail",
+                "sideEffects": "None",
+                "admissionReviewVersions": ["v1"],
+            }
+        ],
+    }
+
+
+def test_a_child_that_an_absent_webhook_keeps_is_told_of_and_the_rest_goes_on(
+    operator: OperatorProcess, api_server: ApiServer, kubectl: Kubectl, namespace: str
+) -> None:
+    hpa = ("horizontalpodautoscaler", "chat")
+    kubectl.apply(llmservice(autoscaling={"type": "HPA", "maxReplicas": 4, "metrics": [METRIC]}))
+    assert eventually(lambda: kubectl.get(*hpa)), operator
+    api_server.kubectl.apply(
+        absent_webhook(namespace, "DELETE", "autoscaling", "horizontalpodautoscalers")
+    )
+    configured = partial(condition, kubectl, "llmservice", "chat", "Configured")
+    try:
+        probe = ("delete", *hpa, "--dry-run=server")
+        assert eventually(lambda: "webhook" in kubectl.try_run(*probe).stderr)
+        kubectl.apply(llmservice(replicas=2))
+        assert eventually(lambda: configured().get("reason") == "ChildRefused", within_s=60), (
+            operator
+        )
+        told = configured()["message"]
+        assert "HorizontalPodAutoscaler chat cannot be deleted" in told
+        assert "absent.example.org" in told
+        live = kubectl.get("llmservice", "chat")
+        assert live is not None
+        assert live["status"]["observedGeneration"] == live["metadata"]["generation"]
+    finally:
+        kubectl.run("delete", "validatingwebhookconfiguration", namespace)
+    assert eventually(lambda: kubectl.get(*hpa) is None, within_s=60), operator
+    assert eventually(lambda: configured().get("reason") == "Applied", within_s=60), operator
 
 
 def test_deleting_a_service_deletes_its_children(

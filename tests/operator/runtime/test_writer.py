@@ -256,13 +256,34 @@ async def test_events_are_said_and_a_terminating_namespace_takes_none(
             await bench.writer.apply_child(owner(namespace), service(namespace))
     finally:
         kubectl.run(*patch, free)
-    outcomes = {
+    assert outcomes(bench) == {"sent": 1, "namespace_terminating": 1}
+
+
+async def test_events_are_taken_however_long_what_they_say_is(
+    bench: Bench, kubectl: Kubectl
+) -> None:
+    """The API server counts bytes, not characters."""
+    kubectl.apply(job())
+    live = kubectl.get("batchjob", "nightly")
+    assert live is not None
+    for number, text in enumerate(("x" * 1024, "x" * 1025, "x" * 1023 + "…", "中文" * 600)):
+        note = EventNote(type="Warning", reason=f"Long{number}", message=text)
+        await bench.writer.send_event(live, note)
+    assert outcomes(bench) == {"sent": 4}
+    said = {item["reason"]: str(item["message"]) for item in kubectl.list("events")}
+    assert said["Long0"] == "x" * 1024
+    assert said["Long1"] == said["Long2"] == "x" * 1021 + "…"
+    assert said["Long3"] == "中文" * 170 + "…"
+
+
+def outcomes(bench: Bench) -> dict[str, float]:
+    """How many Events had which outcome."""
+    return {
         sample.labels["outcome"]: sample.value
         for family in bench.metrics.events.collect()
         for sample in family.samples
         if sample.name.endswith("_total")
     }
-    assert outcomes == {"sent": 1, "namespace_terminating": 1}
 
 
 async def test_lists_are_complete_and_by_label(

@@ -99,7 +99,7 @@ def model_claim(context: ServiceContext) -> str | None:
 
 def not_carried(context: ServiceContext) -> tuple[str, ...]:
     """The fields that this spec sets, and that have no effect in this release."""
-    given = context.spec.colocation
+    engine, given = context.spec.engine, context.spec.colocation
     unset = type(given)()
     asked = {
         "colocation.offlinePolicy": given.offline_policy is not None,
@@ -108,7 +108,9 @@ def not_carried(context: ServiceContext) -> tuple[str, ...]:
         "colocation.forecast": given.forecast != unset.forecast,
         "colocation.cpuAttention": given.cpu_attention,
     }
-    return tuple(name for name in NOT_CARRIED if asked[name])
+    # With the operator's image it is vLLM all the same; an image of the user's may be anything.
+    torch = ("engine.backend",) if engine.backend == "torch" and engine.image is None else ()
+    return torch + tuple(name for name in NOT_CARRIED if asked[name])
 
 
 def _slo(context: ServiceContext) -> list[dict[str, Any]]:

@@ -1,0 +1,259 @@
+"""What is said of a service while its children change, are fought over, or cannot be deleted."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+
+from tests.operator.planning.worlds import (
+    DEFAULTS,
+    condition,
+    deployment_status,
+    llmservice,
+    message,
+)
+from weir_operator.cluster.api import ClusterApi
+from weir_operator.cluster.errors import ClusterError, ForbiddenError, NotFoundError
+from weir_operator.cluster.store import ObjectStore
+from weir_operator.cluster.writer import Writer
+from weir_operator.control_plane.client import ControlPlaneClient, HeardService
+from weir_operator.control_plane.reports import ASK_AGAIN_S, ReportBook
+from weir_operator.metrics import OperatorMetrics
+from weir_operator.planning.kinds import DEPLOYMENT, HPA, LLM_SERVICE, Kind
+from weir_operator.planning.observed import PodReport, ServiceReport
+from weir_operator.planning.types import EventNote, Manifest, ObjectKey, RegisterPods
+from weir_operator.reconcile.children import TOLD_AFTER_S, Children
+from weir_operator.reconcile.execute import Executor
+from weir_operator.reconcile.gate import StatusGate
+from weir_operator.reconcile.observe import Observer, ObserverTerms
+from weir_operator.reconcile.reconciler import Reconciler
+from weir_operator.reconcile.requests import Requests
+from weir_operator.workqueue import RetryError
+
+KEY = ObjectKey(kind="LLMService", namespace="team", name="chat")
+SCALED = {"type": "HPA", "maxReplicas": 4, "metrics": [{"type": "Resource"}]}
+ROUNDS = 20
+
+
+class Cluster:
+    """An API server in memory, and a watch that tells the store of what others change."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.store = store
+        self.objects: dict[tuple[str, str], dict[str, Any]] = {}
+        self.statuses: list[Manifest] = []
+        self.events: list[Manifest] = []
+        self.keeps: ClusterError | None = None  # said instead of a deletion
+        self.fights = False  # whether somebody changes each Deployment back at once
+        self._versions = itertools.count(1)
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any]:
+        """Nothing is there that was not told."""
+        raise NotFoundError(f"{kind.kind} {namespace}/{name}")
+
+    async def apply(
+        self, kind: Kind, manifest: Manifest, *, status: bool = False
+    ) -> dict[str, Any]:
+        """The object as it is then; one that is so already keeps its version."""
+        place = (kind.kind, str(manifest["metadata"]["name"]))
+        if status:
+            self.statuses.append(manifest["status"])
+            return self._put(place, {"status": manifest["status"]})
+        known = self.objects.get(place, {})
+        given = {name: value for name, value in manifest.items() if name != "metadata"}
+        if known and all(known.get(name) == value for name, value in given.items()):
+            return known
+        metadata = {**manifest["metadata"], "uid": f"uid-{kind.kind}"}
+        metadata["generation"] = known.get("metadata", {}).get("generation", 0) + 1
+        made = self._put(place, {**given, "metadata": metadata})
+        if self.fights and kind == DEPLOYMENT:
+            self.change(place, {"spec": {**made["spec"], "paused": True}})
+        return made
+
+    async def delete(self, kind: Kind, _namespace: str, name: str, *, uid: str) -> None:
+        """The object goes, if it may."""
+        if self.keeps is not None:
+            raise self.keeps
+        gone = self.objects.pop((kind.kind, name))
+        assert gone["metadata"]["uid"] == uid
+        self.store.gone(kind, gone)
+
+    async def create(self, _kind: Kind, manifest: Manifest) -> dict[str, Any]:
+        """Events."""
+        self.events.append(manifest)
+        return dict(manifest)
+
+    def change(self, place: tuple[str, str], content: Mapping[str, Any]) -> None:
+        """Somebody else changes an object."""
+        kind = LLM_SERVICE if place[0] == LLM_SERVICE.kind else DEPLOYMENT
+        self.store.seen(kind, self._put(place, content))
+
+    def _put(self, place: tuple[str, str], content: Mapping[str, Any]) -> dict[str, Any]:
+        made = {**self.objects.get(place, {}), **content}
+        made["metadata"] = {**made["metadata"], "resourceVersion": str(next(self._versions))}
+        self.objects[place] = made
+        return made
+
+
+class ControlPlane:
+    """Registers whatever it is told."""
+
+    async def perform(self, request: object) -> HeardService:
+        """The service as it is known then."""
+        assert isinstance(request, RegisterPods)
+        report = ServiceReport(
+            model=request.model,
+            service_account=request.service_account,
+            pods=tuple(PodReport(uid=pod.uid, name=pod.name) for pod in request.pods),
+        )
+        return HeardService(namespace=request.namespace, name=request.name, report=report)
+
+
+class World:
+    """An operator's reconciles of one LLMService, on a clock of their own."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.keys: list[ObjectKey] = []
+        self.generation = 0
+        store = ObjectStore(self.keys.append)
+        self.cluster = Cluster(store)
+        api = cast("ClusterApi", self.cluster)
+        client = cast("ControlPlaneClient", ControlPlane())
+        metrics = OperatorMetrics()
+        reports = ReportBook(self.keys.append, on_reached=lambda: None, clock=self.clock)
+        terms = ObserverTerms(defaults=DEFAULTS, finalizer_deadline_s=60)
+        observer = Observer(store, reports, api, client, terms=terms, clock=self.clock)
+        writer = Writer(api, store, metrics=metrics, instance="operator-0")
+        executor = Executor(
+            Children(writer, reports),
+            writer,
+            Requests(client, reports, clock=self.clock),
+            reports,
+            StatusGate(writes_per_s=1e6, interval_s=0, clock=self.clock),
+        )
+        self.reconciler = Reconciler(observer, executor, metrics=metrics)
+        reports.reach(answered=True)
+        reports.heard_all([], [], asked_at_s=0)
+
+    def clock(self) -> float:
+        """Seconds."""
+        return self.now_s
+
+    def ask(self, **spec: object) -> None:
+        """The user applies this spec."""
+        self.generation += 1
+        wish = llmservice(**spec)
+        wish["metadata"]["generation"] = self.generation
+        self.cluster.change(("LLMService", "chat"), wish)
+
+    def roll_out(self) -> None:
+        """The Deployment's controller has done what it was asked."""
+        place = ("Deployment", "chat")
+        live = self.cluster.objects[place]
+        generation, ready = live["metadata"]["generation"], live["spec"]["replicas"]
+        status = deployment_status(ready, observedGeneration=generation)
+        self.cluster.change(place, {"status": status})
+
+    async def settle(self) -> None:
+        """Reconciles for as long as something is to be done at once; what fails, later."""
+        for _ in range(ROUNDS):
+            self.keys.clear()
+            try:
+                delay_s = await self.reconciler.reconcile(KEY)
+            except RetryError:
+                self.now_s += TOLD_AFTER_S
+                delay_s = 0.0
+            if delay_s != 0.0 and not self.keys:
+                return
+        raise AssertionError(f"no end in {ROUNDS} rounds: {self.cluster.statuses[-3:]}")
+
+    @property
+    def status(self) -> Manifest:
+        """What was said last."""
+        return self.cluster.statuses[-1]
+
+
+async def test_no_status_speaks_of_a_spec_that_its_children_have_not_got() -> None:
+    world = World()
+    world.ask(replicas=1)
+    await world.settle()
+    world.roll_out()
+    await world.settle()
+    assert condition(world.status, "Progressing") == ("False", "RolledOut")
+    assert world.status["observedGeneration"] == 1
+    said = len(world.cluster.statuses)
+
+    world.ask(replicas=1, engine={"image": "example.org/engine:2"})
+    await world.settle()
+    told = world.cluster.statuses[said:]
+    assert {status["observedGeneration"] for status in told} == {2}
+    assert {condition(status, "Progressing") for status in told} == {("True", "RollingOut")}
+
+    world.roll_out()
+    await world.settle()
+    assert condition(world.status, "Progressing") == ("False", "RolledOut")
+
+
+async def test_a_child_that_is_changed_back_each_time_does_not_silence_the_status() -> None:
+    world = World()
+    world.cluster.fights = True
+    world.ask(replicas=1)
+    for _ in range(ROUNDS):
+        assert await world.reconciler.reconcile(KEY) == 0.0
+    assert world.status["observedGeneration"] == 1
+    assert condition(world.status, "Registered") == ("True", "PodsRegistered")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ForbiddenError("no autoscaler is deleted on a Friday", status=403),
+        ClusterError("no autoscaler is deleted now: the webhook is down", status=500),
+    ],
+    ids=["refused", "fails"],
+)
+async def test_a_child_that_cannot_be_deleted_is_told_of_and_holds_up_nothing(
+    error: ClusterError,
+) -> None:
+    world = World()
+    world.ask(replicas=1, autoscaling=SCALED)
+    await world.settle()
+    place = (HPA.kind, "chat")
+    assert place in world.cluster.objects
+    world.cluster.keeps = error
+
+    world.ask(replicas=2, model={"servedName": "other"})
+    await world.settle()
+    assert place in world.cluster.objects
+    assert world.status["observedGeneration"] == 2
+    assert condition(world.status, "Configured") == ("False", "ChildRefused")
+    assert "no autoscaler is deleted" in message(world.status, "Configured")
+    assert condition(world.status, "Registered") == ("True", "PodsRegistered")
+    assert world.status["model"] == "other"
+    said = len(world.cluster.statuses)
+    await world.settle()
+    assert len(world.cluster.statuses) == said
+
+    world.cluster.keeps = None
+    world.now_s += ASK_AGAIN_S
+    await world.settle()
+    assert place not in world.cluster.objects
+    assert condition(world.status, "Configured") == ("True", "Applied")
+
+
+@pytest.mark.parametrize("text", ["x" * 1025, "x" * 1023 + "…", "é" * 600, "中" * 400])
+async def test_an_event_says_no_more_bytes_than_the_api_server_takes(text: str) -> None:
+    world = World()
+    api = cast("ClusterApi", world.cluster)
+    writer = Writer(api, world.cluster.store, metrics=OperatorMetrics(), instance="operator-0")
+    note = EventNote(type="Warning", reason="ChildRefused", message=text)
+    world.ask()
+    await writer.send_event(world.cluster.objects["LLMService", "chat"], note)
+    [event] = world.cluster.events
+    assert 1020 < len(event["note"].encode()) <= 1024
+    assert event["note"].endswith("…")
+    assert text.startswith(event["note"].removesuffix("…"))
