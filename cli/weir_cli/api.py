@@ -24,6 +24,7 @@ ATTEMPTS = 4
 RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 # What breaks when a control plane is restarted or lost. A call that was read is not among them.
 BROKEN = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ConnectTimeout)
+REPEATS = "X-Stainless-Retry-Count"  # as OpenAI's clients say that they sent a call before
 SERVER_ERROR = 500
 TIMEOUT = httpx.Timeout(connect=10, read=120, write=120, pool=10)
 Model = TypeVar("Model", bound=BaseModel)
@@ -136,7 +137,7 @@ class Api:
         for attempt in range(1, ATTEMPTS):
             try:
                 with self._transport_errors():
-                    response = self._http.request(method, path, **options)
+                    response = self._http.request(method, path, **_marked(options, attempt - 1))
             except UnavailableError as error:
                 if not isinstance(error.__cause__, BROKEN):
                     raise
@@ -145,7 +146,7 @@ class Api:
             if response.status_code not in RETRIED:
                 return self._answer(response)
             self._sleep(_retry_after_s(response) or random.uniform(0, 2.0**attempt))  # noqa: S311
-        return self._once(method, path, **options)
+        return self._once(method, path, **_marked(options, ATTEMPTS - 1))
 
     def _once(self, method: str, path: str, **options: Any) -> dict[str, Any]:  # noqa: ANN401
         with self._transport_errors():
@@ -219,6 +220,17 @@ class Api:
             remedy=remedies.get(response.status_code),
             status=ExitStatus.REFUSED,
         )
+
+
+def _marked(options: Mapping[str, Any], repeats: int) -> dict[str, Any]:
+    """The options of a call that was sent so often before.
+
+    The control plane then answers a repeat with what the lost answer would have said: a batch that
+    the first call has cancelled cannot be cancelled again.
+    """
+    if repeats == 0:
+        return dict(options)
+    return {**options, "headers": {**options.get("headers", {}), REPEATS: str(repeats)}}
 
 
 def _segment(given: str) -> str:

@@ -20,6 +20,7 @@ MAX_LIFE_S = 3650 * DAY_S
 MAX_COUNT = 2**53  # what JSON and the database hold exactly
 MAX_WORK_LEASE_S = 3600
 MIB_BYTES = 1 << 20
+MAX_LINE_BYTES = 8 * MIB_BYTES  # never less: what was taken in is read up to it
 
 
 class Settings(BaseSettings):
@@ -127,7 +128,7 @@ class Settings(BaseSettings):
     max_line_bytes: int = Field(
         default=4 * MIB_BYTES,
         ge=1024,
-        le=8 * MIB_BYTES,
+        le=MAX_LINE_BYTES,
         description="Longest line of an input file; a chunk's lines are fetched 8 MiB at a time.",
     )
     max_json_depth: int = Field(

@@ -14,6 +14,7 @@ from tests.controlplane.fleet import Fleet
 from tests.controlplane.jobs import Lab
 from tests.controlplane.support import batch_reaches, make_settings
 from weir_controlplane.app import make_services
+from weir_controlplane.batches import winding_up
 from weir_controlplane.batches.leases import cancel_batch
 from weir_controlplane.batches.losses import BELIEVED_AFTER_S, BELIEVED_TIMES
 from weir_controlplane.batches.worker import work_once
@@ -155,6 +156,20 @@ async def altered(services: Services, key: str) -> None:
         await writer.write(content.replace(b"tokens", b"tokenz"))
 
 
+async def garbled(services: Services, key: str) -> None:
+    """As long as it was, and no JSON."""
+    content = await services.storage.read(key, 0, 1 << 20)
+    async with services.storage.writer(key) as writer:
+        await writer.write(content.replace(b"{", b"<"))
+
+
+async def joined(services: Services, key: str) -> None:
+    """One line that is longer than any can be."""
+    size_bytes = len(await services.storage.read(key, 0, 1 << 20))
+    async with services.storage.writer(key) as writer:
+        await writer.write(b"x" * size_bytes)
+
+
 Harm = Callable[[Services, str], Awaitable[None]]
 
 
@@ -188,6 +203,21 @@ async def test_a_batch_whose_input_is_lost_fails_from_wherever_it_is(
     assert (batch.completed_lines, batch.failed_lines) == (0, batch.total_lines)
     assert {chunk.state for chunk in await Fleet(services).chunks("b")} <= {"done", "closed"}
     assert not await work_once(services)
+
+
+@pytest.mark.parametrize("reach", [finalizing, cancelling, expiring])
+@pytest.mark.parametrize("harm", [garbled, joined])
+async def test_an_input_that_cannot_be_read_any_more_is_lost(
+    services: Services, monkeypatch: pytest.MonkeyPatch, reach: Reach, harm: Harm
+) -> None:
+    await reach(services)
+    monkeypatch.setattr(winding_up, "MAX_LINE_BYTES", 256)
+    await harm(services, "files/in")
+    await insist(services)
+    batch = await batch_of(services)
+    assert batch.status == "failed"
+    assert batch.errors is not None
+    assert [error["code"] for error in batch.errors] == ["input_file_lost"]
 
 
 @pytest.mark.parametrize("harm", [gone, cut, emptied, altered])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -309,6 +310,17 @@ async def test_a_job_is_suspended_whose_window_is_not_allowed_any_more(tmp_path:
         assert (known.json()["suspended"], known.json()["batch_id"]) == (True, made["batch_id"])
         new = await put("2")
         assert (new.status_code, new.json()["error"]["param"]) == (400, "completion_window")
+
+
+async def test_a_job_gets_the_window_that_it_was_accepted_with(tmp_path: Path) -> None:
+    """Its batch is made when it is resumed, and its window is not allowed any more."""
+    async with operator(tmp_path) as op:
+        assert (await op.put(completion_window="7d", suspended=True))["batch_id"] is None
+    async with running(make_settings(tmp_path, max_completion_window_s=2 * 86_400)) as plane:
+        again = Operator(replace(op.lab, plane=plane))
+        resumed = await again.put(completion_window="7d", suspended=False)
+        assert resumed["batch_id"] is not None, resumed["waiting_reason"]
+        assert resumed["expires_at"] - resumed["created_at"] == pytest.approx(7 * 86_400)
 
 
 async def test_a_uid_belongs_to_one_object(shared: Operator) -> None:

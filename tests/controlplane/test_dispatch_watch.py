@@ -17,8 +17,11 @@ from tests.controlplane.bench import (
     put_batch,
     upload,
 )
+from tests.controlplane.test_dispatch_deaths import waiting
 from weir_controlplane.dispatch import leases
 from weir_controlplane.dispatch.bounds import LEASE_S, OUTAGE_AFTER_S
+from weir_controlplane.dispatch.errors import StaleSequenceError
+from weir_controlplane.dispatch.incarnations import identify
 from weir_controlplane.dispatch.settle import settle
 from weir_controlplane.dispatch.sweep import sweep_uploads
 from weir_controlplane.dispatch.watch import (
@@ -33,6 +36,7 @@ from weir_controlplane.errors import InvalidRequestError
 from weir_controlplane.files.storage import Storage
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import Database
+from weir_controlplane.store.fleet_models import Incarnation
 from weir_controlplane.store.models import Batch, Chunk, DispatchClock, Upload
 
 
@@ -303,6 +307,21 @@ async def test_rule_12_with_nothing_done_a_batch_takes_another_revision(
     await commit_lines(database, grants[0], number, [1, 2, 3, 4], final=True)
     await settle(database, process.work(returned=grants[1:]))
     assert await unpin(database, [fresh, begun]) == [fresh]
+
+
+async def test_rule_12_a_sync_that_a_later_one_kept_waiting_is_refused(database: Database) -> None:
+    """§8.12: PostgreSQL's statements have read what was there before they waited for a lock."""
+    process = Process(agent_id="pod")
+    process.incarnation = (await settle(database, process.work())).incarnation
+    earlier, later = process.work(), process.work()
+    async with database.transaction() as session:
+        await identify(session, later)
+        overtaken = asyncio.create_task(settle(database, earlier))
+        await waiting(database, 1)
+    with pytest.raises(StaleSequenceError, match=f"sequence: {later.sequence} was seen"):
+        await overtaken
+    async with database.read() as session:
+        assert (await session.execute(select(Incarnation.sequence))).scalar_one() == later.sequence
 
 
 async def test_a_batch_keeps_the_revision_that_it_is_being_leased_in(database: Database) -> None:

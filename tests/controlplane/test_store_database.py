@@ -15,7 +15,17 @@ import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import JSON, Column, Connection, MetaData, inspect, select, text
+from sqlalchemy import (
+    JSON,
+    Column,
+    Connection,
+    MetaData,
+    PrimaryKeyConstraint,
+    UniqueConstraint,
+    inspect,
+    select,
+    text,
+)
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -41,6 +51,26 @@ async def test_migrations_make_the_schema_of_the_models(database: Database) -> N
 
     async with database.engine.connect() as connection:
         assert await connection.run_sync(differences) == []
+
+
+def test_rows_that_refer_to_a_deleted_one_are_found_by_an_index() -> None:
+    """The database looks for them at each deletion, in every table that may have some."""
+    never_deleted = {"tenants"}
+    unindexed = set()
+    for table in Base.metadata.sorted_tables:
+        ways = [list(index.columns) for index in table.indexes]
+        ways += [
+            list(constraint.columns)
+            for constraint in table.constraints
+            if isinstance(constraint, PrimaryKeyConstraint | UniqueConstraint)
+        ]
+        leading = {columns[0].name for columns in ways}
+        unindexed |= {
+            f"{table.name}.{key.parent.name}"
+            for key in table.foreign_keys
+            if key.column.table.name not in never_deleted and key.parent.name not in leading
+        }
+    assert unindexed == set()
 
 
 async def test_the_schema_says_its_level(database: Database) -> None:
@@ -152,7 +182,7 @@ def bare_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     server.drop_database(name)
 
 
-@pytest.mark.parametrize("revision", ["0001", "0002", "0003", "0004", "0005"])
+@pytest.mark.parametrize("revision", ["0001", "0002", "0003", "0004", "0005", "0006"])
 async def test_what_an_earlier_release_wrote_is_there_after_the_migration(
     bare_url: str, revision: str
 ) -> None:

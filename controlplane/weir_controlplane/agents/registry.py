@@ -198,7 +198,9 @@ class Registry:
     @staticmethod
     def _take_over(entry: AgentEntry, row: Any, now_s: float) -> None:  # noqa: ANN401 - a row
         if row.incarnation != entry.incarnation:
-            entry.holds = {}
+            # Its predecessor's sequence may be far above its own.
+            entry.boot_id, entry.sequence = "", 0
+            entry.holds, entry.cancels = {}, {}
             entry.renewed_at = float("-inf")
         entry.incarnation = row.incarnation
         entry.service, entry.state = row.service, row.state

@@ -16,6 +16,7 @@ from typing import Any
 from weir_controlplane.batches.line_reader import RawLine
 from weir_controlplane.batches.result_reader import BrokenResultError
 from weir_controlplane.batches.states import Status
+from weir_controlplane.errors import MissingObjectError
 from weir_controlplane.files.storage import Storage
 from weir_controlplane.files.storage_writer import StorageWriter
 
@@ -103,6 +104,7 @@ def write_outputs(
 
     Raises:
         UnwantedError: ``wanted`` said no; asked after every line.
+        MissingObjectError: the input is another than was stored.
     """
     totals = Totals()
     with contextlib.ExitStack() as files:
@@ -128,12 +130,24 @@ def _succeeded(result: Mapping[str, Any]) -> bool:
     )
 
 
+def _custom_id(raw: RawLine) -> str:
+    """What was checked when the batch began; the file's hash is known after its last line only.
+
+    Raises:
+        MissingObjectError: the line is another than was stored.
+    """
+    try:
+        return str(json.loads(raw.content)["custom_id"])
+    except (ValueError, RecursionError, LookupError, TypeError) as error:
+        raise MissingObjectError(f"line {raw.line} of the input file was altered") from error
+
+
 def _line(batch_id: str, raw: RawLine, result: Mapping[str, Any]) -> bytes:
     request_id = hashlib.sha256(f"{batch_id}:{raw.line}".encode()).hexdigest()[:24]
     response, error = result.get("response"), result.get("error")
     view = {
         "id": f"batch_req_{request_id}",
-        "custom_id": json.loads(raw.content)["custom_id"],
+        "custom_id": _custom_id(raw),
         "response": None
         if response is None
         else {

@@ -89,14 +89,16 @@ class NewBatch(BaseModel):
 
 
 def window_s(window: str, settings: Settings) -> int:
-    """The length of a completion window such as ``24h``.
+    """The length of a completion window such as ``24h`` that is asked for now.
 
     Raises:
         InvalidRequestError: it cannot be read, or is outside what this control plane allows.
     """
-    match = _WINDOW.fullmatch(window)
-    length_s = int(match["count"]) * _UNITS_S[match["unit"]] if match else 0
-    if not settings.min_completion_window_s <= length_s <= settings.max_completion_window_s:
+    length_s = _length_s(window)
+    if (
+        length_s is None
+        or not settings.min_completion_window_s <= length_s <= settings.max_completion_window_s
+    ):
         raise InvalidRequestError(
             f"completion_window: must be 24h, or another window between "
             f"{_window(settings.min_completion_window_s)} and "
@@ -105,6 +107,23 @@ def window_s(window: str, settings: Settings) -> int:
             code="invalid_value",
         )
     return length_s
+
+
+def accepted_window_s(window: str) -> int:
+    """The length of a completion window that was allowed once, whatever is allowed now.
+
+    Raises:
+        ValueError: it cannot be read, so it was never allowed.
+    """
+    length_s = _length_s(window)
+    if length_s is None:
+        raise ValueError(f"{window!r} is no completion window, and was accepted as one")
+    return length_s
+
+
+def _length_s(window: str) -> int | None:
+    match = _WINDOW.fullmatch(window)
+    return int(match["count"]) * _UNITS_S[match["unit"]] if match else None
 
 
 def _window(length_s: int) -> str:

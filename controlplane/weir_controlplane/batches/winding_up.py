@@ -8,7 +8,7 @@ batch has no files, for ``custom_id`` is there alone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import structlog
@@ -16,16 +16,18 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from weir_controlplane.batches.leases import Work, hold, set_state, state_of
-from weir_controlplane.batches.line_reader import LineSource, read_lines
+from weir_controlplane.batches.line_reader import LineSource, LineTooLongError, RawLine, read_lines
 from weir_controlplane.batches.losses import LOST_LINE, Losses, error_of
 from weir_controlplane.batches.output import Sources, Totals, write_outputs
 from weir_controlplane.batches.result_reader import ResultSource, merged_results
 from weir_controlplane.batches.states import Event, Status, advance
 from weir_controlplane.dispatch.restructure import close_chunks
-from weir_controlplane.errors import StorageError
+from weir_controlplane.errors import MissingObjectError, StorageError
 from weir_controlplane.files.service import forget_unfinished
+from weir_controlplane.files.storage import Storage
 from weir_controlplane.ids import new_id
 from weir_controlplane.services import Services
+from weir_controlplane.settings import MAX_LINE_BYTES
 from weir_controlplane.store.database import clock_s
 from weir_controlplane.store.line_index import lines_of_ranges
 from weir_controlplane.store.models import Batch, Chunk, ChunkResult, File, Suspect, Upload
@@ -145,15 +147,7 @@ def _write(services: Services, plan: _Plan, wanted: Callable[[], bool]) -> Total
         batch_id=plan.batch.id,
         closing_as=plan.closing_as,
         total_lines=plan.batch.total_lines,
-        input_lines=read_lines(
-            services.storage,
-            LineSource(
-                storage_key=plan.input_file.storage_key,
-                size_bytes=plan.input_file.size_bytes,
-                sha256=plan.input_file.sha256,
-            ),
-            bound_bytes=services.settings.max_line_bytes,
-        ),
+        input_lines=_input_lines(services.storage, plan.input_file),
         results=merged_results(services.storage, plan.results),
         suspects=plan.suspects,
     )
@@ -164,6 +158,21 @@ def _write(services: Services, plan: _Plan, wanted: Callable[[], bool]) -> Total
         error_key=plan.files["error"].storage_key,
         wanted=wanted,
     )
+
+
+def _input_lines(storage: Storage, file: File) -> Iterator[RawLine]:
+    """What was checked when the batch began, by bounds that may have been lowered since.
+
+    Raises:
+        MissingObjectError: the object is another than was stored.
+    """
+    source = LineSource(
+        storage_key=file.storage_key, size_bytes=file.size_bytes, sha256=file.sha256
+    )
+    try:
+        yield from read_lines(storage, source, bound_bytes=MAX_LINE_BYTES)
+    except LineTooLongError as error:
+        raise MissingObjectError(f"the input file was altered: {error}") from error
 
 
 async def _end(

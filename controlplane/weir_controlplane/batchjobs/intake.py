@@ -10,7 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from weir_controlplane.batches.creation import check_quota, key_of_job, lock_tenant
-from weir_controlplane.batches.schemas import NewBatch, window_s
+from weir_controlplane.batches.schemas import NewBatch, accepted_window_s
 from weir_controlplane.batches.states import Status
 from weir_controlplane.batchjobs.leases import JobWork, hold, release
 from weir_controlplane.batchjobs.uris import allowed_uri
@@ -157,7 +157,7 @@ async def _make_batch(services: Services, work: JobWork, file_id: str) -> None:
             priority=job.priority,
             status=Status.VALIDATING,
             created_at=now_s,
-            expires_at=now_s + window_s(job.completion_window, services.settings),
+            expires_at=now_s + accepted_window_s(job.completion_window),
             idempotency_key=key,
             fingerprint=body.fingerprint(tenant.id),
             matched_retry_counts=[],

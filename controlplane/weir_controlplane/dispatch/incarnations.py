@@ -60,7 +60,7 @@ async def identify(session: AsyncSession, work: SyncWork) -> Identity:
 
 async def _known(session: AsyncSession, work: SyncWork, number: int) -> Identity:
     statement = (
-        select(Agent.incarnation, Agent.pause_until, Incarnation.sequence, db_now().label("now_s"))
+        select(Agent.incarnation, Agent.pause_until, Incarnation.id)
         .outerjoin(
             Incarnation, (Incarnation.id == number) & (Incarnation.agent_id == Agent.agent_id)
         )
@@ -68,12 +68,35 @@ async def _known(session: AsyncSession, work: SyncWork, number: int) -> Identity
         .with_for_update(of=Agent)
     )
     row = (await session.execute(statement)).one_or_none()
-    if row is None or row.incarnation != number or row.sequence is None:
+    if row is None or row.incarnation != number or row.id is None:
         raise StaleIncarnationError(work.agent_id, 0 if row is None else row.incarnation)
-    if work.sequence <= row.sequence:
-        raise StaleSequenceError(row.sequence)
-    await _set_sequence(session, number, work.sequence)
-    return Identity(incarnation=number, first=False, pause_until=row.pause_until, now_s=row.now_s)
+    return Identity(
+        incarnation=number,
+        first=False,
+        pause_until=row.pause_until,
+        now_s=await _advance(session, number, work.sequence),
+    )
+
+
+async def _advance(session: AsyncSession, number: int, sequence: int) -> float:
+    """Notes a sequence above all before it, under the agent's lock; the database's time.
+
+    Raises:
+        StaleSequenceError: it is not above them.
+    """
+    # PostgreSQL's statement that waited for the lock has read the other tables, and the clock, as
+    # they were before: only a statement after it sees what the lock's last holder has written.
+    noted = await session.execute(
+        update(Incarnation)
+        .where(Incarnation.id == number, Incarnation.sequence < sequence)
+        .values(sequence=sequence)
+        .returning(Incarnation.id, db_now().label("now_s"))
+    )
+    row = noted.one_or_none()
+    if row is None:
+        seen = await session.execute(select(Incarnation.sequence).where(Incarnation.id == number))
+        raise StaleSequenceError(seen.scalar_one())
+    return float(row.now_s)
 
 
 async def _ensure_agent(session: AsyncSession, work: SyncWork) -> None:

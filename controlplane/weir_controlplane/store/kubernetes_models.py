@@ -71,6 +71,7 @@ class BatchJob(Base):
     __table_args__ = (
         Index("ix_batchjobs_batch_id", "batch_id", unique=True),
         Index("ix_batchjobs_tenant_id", "tenant_id"),
+        Index("ix_batchjobs_input_file_id", "input_file_id"),
     )
 
     uid: Mapped[str] = mapped_column(primary_key=True)

@@ -156,8 +156,8 @@ class Batch(Base):
     cached_tokens: Mapped[int | None]
     output_tokens: Mapped[int | None]
     reasoning_tokens: Mapped[int | None]
-    output_file_id: Mapped[str | None] = mapped_column(ForeignKey("files.id"))
-    error_file_id: Mapped[str | None] = mapped_column(ForeignKey("files.id"))
+    output_file_id: Mapped[str | None] = mapped_column(ForeignKey("files.id"), index=True)
+    error_file_id: Mapped[str | None] = mapped_column(ForeignKey("files.id"), index=True)
 
     idempotency_key: Mapped[str | None]
     fingerprint: Mapped[str]  # of tenant, file, endpoint, window and metadata
