@@ -54,6 +54,7 @@ class Parts:
     kv: KvView
     model: LatencyModel
     static_budget_s: float | None
+    over_alone: float | None
     swap: SwapModel
 
 
@@ -85,7 +86,12 @@ class Preset:
 
 def _slo_budget(parts: Parts) -> StepBudget:
     full = EMPTY_SHAPE.with_prefill(parts.shape.max_batched_tokens, 0)
-    return SloBudget(parts.slos, parts.model, prompt_step_s=lambda: parts.model.predict(full))
+    return SloBudget(
+        parts.slos,
+        parts.model,
+        prompt_step_s=lambda: parts.model.predict(full),
+        over_alone=parts.over_alone,
+    )
 
 
 def _static_budget(parts: Parts) -> StepBudget:
@@ -263,6 +269,7 @@ def build_scheduler(  # noqa: PLR0913 - the composition root
     order: OnlineOrder | None = None,
     policy: Policy = ONLINE_ONLY,
     static_budget_s: float | None = None,
+    over_alone: float | None = None,
     lane: CpuLaneView | None = None,
     swap: SwapModel | None = None,
     may_refuse: bool = False,
@@ -270,8 +277,10 @@ def build_scheduler(  # noqa: PLR0913 - the composition root
     """A scheduler with the preset's collaborators.
 
     ``model``, ``pool`` and ``order`` (of online requests) replace the preset's own;
-    ``static_budget_s`` is the step budget of ``hygen``, found by profiling. ``lane`` is attention
-    on host CPUs where the engine has it, ``swap`` what copying KV to and from the host takes.
+    ``static_budget_s`` is the step budget of ``hygen``, found by profiling. ``over_alone``: without
+    ``slos``, preset ``weir`` keeps online means of TBT and TTFT within this share above what they
+    would be alone (None: nothing bounds them). ``lane`` is attention on host CPUs where the engine
+    has it, ``swap`` what copying KV to and from the host takes.
     ``may_refuse``: the engine can turn online requests away; without it no preset's admission is
     used.
 
@@ -287,6 +296,7 @@ def build_scheduler(  # noqa: PLR0913 - the composition root
         kv=kv,
         model=model or create(seats.model),
         static_budget_s=static_budget_s,
+        over_alone=over_alone,
         swap=swap or SwapModel(),
     )
     pool = pool if pool is not None else seats.pool(parts)

@@ -58,6 +58,7 @@ class Request:
     output_tokens: int = 0
     first_token_s: float | None = None
     last_token_s: float | None = None
+    delivered_tokens: int = 0  # output tokens that came out; in flight ones are left out
     preemptions: int = 0
     hit_tokens: int = 0  # prefix hit of the first admission; recomputation is never counted
     served_tokens: int = 0  # most tokens it ever had computed or cached: what it was served

@@ -122,14 +122,16 @@ class EngineHost:
         blocks: int = BLOCKS,
         factory: Callable[..., Any] | None = None,
     ) -> StepDriver:
-        """Weir's scheduler, strict, without an SLO; answers with its driver."""
+        """Weir's scheduler, strict, with nothing that bounds a step; answers with its driver."""
         from weir_agent.vllm_bridge.planner import build_planner
         from weir_agent.vllm_bridge.scheduler import build
 
         arguments = self.arguments(blocks=blocks)
         config = arguments["vllm_config"]
         before = config.additional_config
-        config.additional_config = {"weir": {"strict": True, **(settings or {})}}
+        config.additional_config = {
+            "weir": {"strict": True, "over_alone": None, **(settings or {})}
+        }
         try:
             self._swap(build(factory or build_planner, **arguments))
         finally:

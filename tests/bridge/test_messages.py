@@ -88,6 +88,7 @@ def test_settings_are_read_once_and_checked() -> None:
     assert settings.slos[0].slo().quantile == 0.99
     assert not settings.strict
     assert read_settings({}).policy is None
+    assert read_settings({}).over_alone == 0.1  # without objectives, design §9
 
 
 @pytest.mark.parametrize(

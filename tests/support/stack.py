@@ -7,6 +7,7 @@ that stay the same over restarts.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -32,6 +33,13 @@ ENGINE_ARGS = (
     f"--served-model-name {MODEL} --enforce-eager --dtype bfloat16 --block-size 32 "
     "--num-gpu-blocks-override 256 --max-model-len 1024 --max-num-seqs 16 "
     "--max-num-batched-tokens 512"
+)
+# As loose as the engine takes: without any, batches beside online requests would go slowly.
+SLO = json.dumps(
+    [
+        {"metric": "ttft", "statistic": "p99", "threshold_s": 5},
+        {"metric": "tbt", "statistic": "p99", "threshold_s": 2},
+    ]
 )
 
 
@@ -164,6 +172,7 @@ class Stack:
                 "WEIR_ENGINE_ARGS": f"--model {model} {ENGINE_ARGS}",
                 "WEIR_CONTROL_PLANE_URL": self.controlplane.url,
                 "WEIR_RESTART_BACKOFF_S": "0.1",
+                "WEIR_SLO": SLO,
                 "PYTHONPATH": str(KILLER),
                 "OMP_NUM_THREADS": "1",  # more threads than free cores cost more than they give
                 "VLLM_CPU_KVCACHE_SPACE": "1",

@@ -125,8 +125,9 @@ class BridgeSettings(_Message):
     corrected. ``policy`` holds from the start until another one is set; without it no offline work
     runs. ``profile`` is a saved latency profile that warms the model up; without it what is in
     ``kept`` does: by its name alone, since vLLM compiles anew whenever a word of these settings
-    differs. ``static_budget_s`` is the step budget of presets that have one. ``step_file`` is where
-    steps are recorded (``StepFile``).
+    differs. ``static_budget_s`` is the step budget of presets that have one. Where ``slos`` is
+    empty, ``over_alone`` is the share by which online means may be above those without batch work;
+    None: nothing bounds them. ``step_file`` is where steps are recorded (``StepFile``).
 
     ``offline_order`` ranks waiting offline requests: "prefix" tries those that share a prefix one
     after another, except that ``utility_ratio`` (0 to 1) of the places go that way and the rest to
@@ -143,6 +144,7 @@ class BridgeSettings(_Message):
     profile: dict[str, Any] | None = None
     kept: KeptFile | None = None
     static_budget_s: Seconds | None = None
+    over_alone: Annotated[float, Field(gt=0)] | None = 0.1
     step_file: Path | None = None
     offline_order: Literal["prefix", "arrival"] = "prefix"
     utility_ratio: Annotated[float, Field(ge=0, le=1)] = 0.9

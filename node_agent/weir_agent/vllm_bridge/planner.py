@@ -85,6 +85,7 @@ def build_planner(
         pool=_offline_order(settings),
         policy=policy,
         static_budget_s=settings.static_budget_s,
+        over_alone=settings.over_alone,
     )
 
 

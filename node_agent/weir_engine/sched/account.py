@@ -11,9 +11,11 @@ from typing import NamedTuple, Protocol
 class OnlineLoad(NamedTuple):
     """The online side of the step that is being planned.
 
-    ``decoders`` online requests decode in it; ``earliest_token_s`` is when the one that waits
-    longest got its last token (None without decoders). ``earliest_cumulative_s`` is the smallest
-    due time of their next tokens by a TPOT objective (None without one; see ``Pace``).
+    It is planned at ``now_s``; the step before is still under way for ``busy_s`` (0 where an engine
+    plans between steps). ``decoders`` online requests decode in it; ``earliest_token_s`` is when
+    the one that waits longest got its last token (None without decoders).
+    ``earliest_cumulative_s`` is the smallest due time of their next tokens by a TPOT objective
+    (None without one; see ``Pace``).
     ``prefills`` online requests have no first token yet, those still queued included;
     ``earliest_arrival_s`` is when the first of them arrived (None without any), ``prompts_s`` how
     long online work alone takes from now until the last of them has its first token (None without
@@ -24,6 +26,7 @@ class OnlineLoad(NamedTuple):
     """
 
     now_s: float
+    busy_s: float = 0.0
     decoders: int = 0
     earliest_token_s: float | None = None
     earliest_cumulative_s: float | None = None

@@ -12,6 +12,7 @@ from weir_engine.config import Metric, Slo
 from weir_engine.errors import ConfigError
 from weir_engine.latency.models import LatencyModel
 from weir_engine.sched.account import NO_LIMIT, Account, OnlineLoad, StepLimit
+from weir_engine.sched.over_alone import TbtOverAlone, TtftOverAlone
 from weir_engine.sched.tbt_account import MeanTbtAccount, TailTbtAccount
 from weir_engine.sched.tpot_account import TailTpotAccount
 from weir_engine.sched.ttft_account import MeanTtftAccount, TailTtftAccount
@@ -74,7 +75,9 @@ class SloBudget:
     Without an objective on what a step lengthens, ``longest_s`` ends it (default: twenty fixed
     costs, or the longest step that a percentile of TBT allows if that is more).
     ``prompt_step_s`` says how long a step full of online prompts takes by now; without it a
-    percentile of TTFT bounds the whole step by what its tail can wait.
+    percentile of TTFT bounds the whole step by what its tail can wait. ``over_alone``, for use
+    without any objective, is the share by which the means of TBT and TTFT may be above what they
+    would be without offline work (see ``over_alone.py``).
 
     Source: design §3, "How a budget becomes a step".
     """
@@ -86,11 +89,17 @@ class SloBudget:
         *,
         longest_s: float | None = None,
         prompt_step_s: Callable[[], float] | None = None,
+        over_alone: float | None = None,
     ) -> None:
         self._accounts: dict[Slo, Account] = {
             slo: _account(slo, slos, model, prompt_step_s) for slo in slos
         }
         self._ordered = tuple(self._accounts.values())
+        if over_alone is not None and not slos:
+            self._ordered = (
+                TbtOverAlone(over_alone),
+                TtftOverAlone(over_alone, fixed_s=model.fixed_s),
+            )
         self._longest_s = longest_s
         only_tbt = all(slo.metric is Metric.TBT and not slo.is_mean for slo in slos)
         self._prefill_steps = _PREFILL_STEPS_OF_TBT if slos and only_tbt else _PREFILL_STEPS

@@ -47,4 +47,4 @@ class CumulativeBudget:
         return ()
 
     def _slack_s(self, start_s: float, load: OnlineLoad) -> float:
-        return start_s + self._ttft_s - load.now_s
+        return start_s + self._ttft_s - load.now_s - load.busy_s

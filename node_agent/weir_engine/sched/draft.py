@@ -149,6 +149,7 @@ class StepDraft:
         self.take_blocks(blocks, offline=offline)
         self.seqs_left -= 1
         self.offline_seqs += offline
+        self.computing.update(request.block_hashes[hit.tokens // self.block_size_tokens :])
         work = Work(
             request_id=request.id,
             tokens=tokens,

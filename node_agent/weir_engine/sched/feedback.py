@@ -1,5 +1,7 @@
 """Measured latency against its threshold, as factors on what may be spent. Pure controllers."""
 
+from math import inf
+
 _STEP = 0.04
 # Steps over which the average number of samples in a step is taken.
 _STEPS = 50
@@ -51,11 +53,11 @@ class SlackBank:
     latency is right again. The bound on savings is thus the memory of the mean.
     """
 
-    def __init__(self, *, most_s: float, debt_s: float) -> None:
+    def __init__(self, *, most_s: float = inf, debt_s: float = inf) -> None:
         self.most_s = most_s
-        self._debt_s = debt_s
+        self.debt_s = debt_s
         self.level_s = 0.0
 
     def add(self, gain_s: float) -> None:
         """One sample's allowed less measured seconds."""
-        self.level_s = min(self.most_s, max(-self._debt_s, self.level_s + gain_s))
+        self.level_s = min(self.most_s, max(-self.debt_s, self.level_s + gain_s))

@@ -90,7 +90,6 @@ class OfflineAdmission:
                 return
             growth.admit(draft, request, hit.tokens, tokens)
             draft.admit(request, hit, tokens, reason="offline-admit")
-            draft.computing.update(request.block_hashes[hit.tokens // draft.block_size_tokens :])
             if request.solo:
                 return
 

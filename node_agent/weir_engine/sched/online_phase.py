@@ -69,8 +69,8 @@ class OnlinePhase:
         self._joins_beside_decodes = joins_beside_decodes
         self._fewest_late = fewest_late
 
-    def fill(self, draft: StepDraft, now_s: float) -> OnlineLoad:
-        """Add the online work; answers with the load that it makes."""
+    def fill(self, draft: StepDraft, now_s: float, busy_s: float) -> OnlineLoad:
+        """Add the online work; answers with the load that it makes (see there for the times)."""
         decoding: list[Request] = []
         prefilling: list[Request] = []
         for request in self._state.running_online.values():
@@ -82,7 +82,7 @@ class OnlinePhase:
             else:
                 prefilling.append(request)
         self._decodes(draft, decoding)
-        load = self._load(draft, decoding, prefilling, now_s)
+        load = self._load(draft, decoding, prefilling, now_s, busy_s)
         if prefilling or self._state.waiting_online:
             self._prefill(draft, prefilling, load, now_s)
             shape = draft.shape
@@ -114,7 +114,12 @@ class OnlinePhase:
         )
 
     def _load(
-        self, draft: StepDraft, decoding: list[Request], prefilling: list[Request], now_s: float
+        self,
+        draft: StepDraft,
+        decoding: list[Request],
+        prefilling: list[Request],
+        now_s: float,
+        busy_s: float,
     ) -> OnlineLoad:
         if draft.preempted:
             decoding = [request for request in decoding if request.id not in draft.preempted]
@@ -122,7 +127,7 @@ class OnlinePhase:
         tokens_s = [now_s if (last := r.last_token_s) is None else last for r in decoding]
         cumulative_s = None
         if self._pace is not None and decoding:
-            cumulative_s = min(self._pace.next_s(r, now_s) for r in decoding)
+            cumulative_s = min(self._pace.next_s(r, now_s + busy_s) for r in decoding)
         waiting = self._waiting(draft)
         first: list[float] = []
         resuming = 0
@@ -132,6 +137,7 @@ class OnlinePhase:
         shape = draft.shape
         return OnlineLoad(
             now_s=now_s,
+            busy_s=busy_s,
             decoders=draft.decode_requests,
             earliest_token_s=min(tokens_s, default=None),
             earliest_cumulative_s=cumulative_s,

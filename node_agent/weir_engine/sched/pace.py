@@ -1,14 +1,12 @@
 """When the next token of an online request is due by a cumulative TPOT objective."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Self
 
 from weir_engine.config import Metric, Slo
 from weir_engine.request import Request
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Pace:
     """A token every ``tpot_s`` from a start: a request ahead of that has slack for a long step.
 
@@ -19,8 +17,10 @@ class Pace:
     Source: Echo §5.1, Latency_i = TTFT + i * TPOT.
     """
 
-    tpot_s: float
-    from_arrival: bool
+    def __init__(self, *, tpot_s: float, from_arrival: bool) -> None:
+        self._threshold_s = tpot_s
+        self._from_arrival = from_arrival
+        self.tpot_s = tpot_s
 
     @classmethod
     def of(cls, slos: Sequence[Slo]) -> Self | None:
@@ -30,18 +30,29 @@ class Pace:
             return None
         return cls(tpot_s=tpot_s, from_arrival=any(s.metric is Metric.TTFT for s in slos))
 
-    def next_s(self, request: Request, now_s: float) -> float:
-        """When a decoding request's next token is due; a first token in flight comes ``now_s``."""
-        if self.from_arrival:
+    def next_s(self, request: Request, starts_s: float) -> float:
+        """When the token of a step that ``starts_s`` is due for a decoding request.
+
+        The first token of a request that has none yet comes out as the step starts.
+        """
+        if self._from_arrival:
             start_s = request.arrival_s
         else:
-            start_s = now_s if request.first_token_s is None else request.first_token_s
+            start_s = starts_s if request.first_token_s is None else request.first_token_s
         return start_s + request.output_tokens * self.tpot_s
 
     def late_s(self, request: Request, now_s: float) -> float | None:
-        """How late the token is that a request got at ``now_s``; None for one that starts it."""
-        if self.from_arrival:
-            return now_s - (request.arrival_s + request.output_tokens * self.tpot_s)
+        """How late the token is that a request got at ``now_s``; None for one that starts it.
+
+        ``request.delivered_tokens`` count that token: those in flight behind it do not matter.
+        """
+        gaps_s = (request.delivered_tokens - 1) * self.tpot_s
+        if self._from_arrival:
+            return now_s - (request.arrival_s + gaps_s)
         if request.first_token_s is None:
             return None
-        return now_s - (request.first_token_s + (request.output_tokens - 1) * self.tpot_s)
+        return now_s - (request.first_token_s + gaps_s)
+
+    def set_client_delay(self, delay_s: float) -> None:
+        """Time between engine and client that TPOT has besides; lowers it, to no less than half."""
+        self.tpot_s = self._threshold_s - min(max(delay_s, 0.0), self._threshold_s / 2)

@@ -74,6 +74,11 @@ class StepPlan:
     piggyback: tuple[int, ...] = ()
     piggyback_s: float = 0.0
 
+    @property
+    def computes(self) -> bool:
+        """False for a plan that only moves requests, or does nothing."""
+        return bool(self.work or self.piggyback)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepOutcome:

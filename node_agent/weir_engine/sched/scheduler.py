@@ -67,7 +67,7 @@ class Scheduler:
         self._overflow = None if seats.lane is None else CpuOverflow(self._state, seats.lane, model)
         self._model = model
         self._budget = budget
-        pace = Pace.of(slos)
+        self._pace = pace = Pace.of(slos)
         self._packing = None if seats.packing is None else seats.packing(self._state)
         packing: object = self._packing
         own = (packing,) if isinstance(packing, StepListener) else ()
@@ -127,6 +127,8 @@ class Scheduler:
         self._state.policy = policy
         if isinstance(self._budget, SloBudget):
             self._budget.set_client_delay(dict(policy.client_delay_s))
+            if self._pace is not None:
+                self._pace.set_client_delay(policy.client_delay_s.get(Metric.TPOT.value, 0.0))
         if self._fewest_late is not None:
             self._fewest_late.set_client_delay(policy.client_delay_s.get(Metric.TTFT.value, 0.0))
 
@@ -171,7 +173,7 @@ class Scheduler:
         if self._packing is not None:
             packed = self._packing.fill(draft, policy, now_s)
             return self._finish(draft, OnlineLoad(now_s=now_s), packed.limit, packed.online_shape)
-        load = self._online.fill(draft, now_s)
+        load = self._online.fill(draft, now_s, self._settlement.busy_s(now_s))
         online_shape = draft.shape
         limit = self._step_limit(load, policy)
         if not (policy.offline_seq_slots and policy.offline_kv_blocks):
@@ -190,6 +192,7 @@ class Scheduler:
         """The plan was sent to the engine: preemptions, admissions and progress take effect."""
         state = self._state
         state.step = plan.step
+        self._settlement.began(plan)
         for watching in self._watching:
             watching.on_begin(plan)
         for request_id in plan.refused:

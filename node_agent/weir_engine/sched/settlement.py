@@ -34,6 +34,21 @@ class Settlement:
         self._last_start_s = 0.0
         self._last_end_s = 0.0
         self._last_offline_s = 0.0
+        self._in_flight = 0
+        self._planned_end_s = 0.0
+
+    def busy_s(self, now_s: float) -> float:
+        """How long the engine still computes, by prediction, before a step planned now can start.
+
+        An asynchronous engine plans a step while it computes the one before.
+        """
+        return max(self._planned_end_s - now_s, 0.0) if self._in_flight > 0 else 0.0
+
+    def began(self, plan: StepPlan) -> None:
+        """The plan was sent to the engine; one that computes nothing is not heard of again."""
+        if plan.computes:
+            self._planned_end_s = plan.now_s + self.busy_s(plan.now_s) + plan.predicted_s
+            self._in_flight += 1
 
     def arrived(self, request: Request) -> None:
         """What offline work has cost an online request before it came.
@@ -51,6 +66,7 @@ class Settlement:
     def step(self, plan: StepPlan, outcome: StepOutcome) -> None:
         """The step's time: to the model, to online requests that waited, to the accounts."""
         counters = self._state.counters
+        self._in_flight -= plan.computes
         same = plan.shape is plan.online_shape or plan.shape == plan.online_shape
         offline = not same or bool(plan.piggyback)
         duration_s = outcome.ended_s - outcome.started_s
@@ -81,6 +97,7 @@ class Settlement:
                 continue
             if on_cpu and request_id in on_cpu:
                 count_on_cpu(self._state, request, tokens)
+            request.delivered_tokens += tokens
             if request.is_online:
                 online_tokens += tokens
                 self._online_token(request, accounts, ended_s)

@@ -153,18 +153,24 @@ class MeanTbtAccount(QuietAccount):
     """
 
     def __init__(self, slo: Slo) -> None:
-        self._threshold_s = slo.threshold_s
         self._delay_s = 0.0
+        self._measured = SlackBank()
+        self._caused = SlackBank()
+        self._spending_decoders = 0
+        self.set_objective(slo)
+
+    def set_objective(self, slo: Slo) -> None:
+        """Replaces the objective; the banks keep their levels."""
+        self._threshold_s = slo.threshold_s
         self._tolerance_s = slo.tolerance_s
         self._kept_s = 0.0
         if slo.tolerance_s is not None:
             kept_s = max(_KEPT_OF_TOLERANCE * slo.tolerance_s, _KEPT_OF_THRESHOLD * slo.threshold_s)
             self._kept_s = min(kept_s, slo.tolerance_s)
         self._saving_s = slo.tolerance_s or _FIRST_TOLERANCE * slo.threshold_s
-        saved_s, owed_s = _SAVED_TOKENS * self._saving_s, _OWED_TOKENS * slo.threshold_s
-        self._measured = SlackBank(most_s=saved_s, debt_s=owed_s)
-        self._caused = SlackBank(most_s=saved_s, debt_s=owed_s)
-        self._spending_decoders = 0
+        for bank in (self._measured, self._caused):
+            bank.most_s = _SAVED_TOKENS * self._saving_s
+            bank.debt_s = _OWED_TOKENS * slo.threshold_s
 
     @property
     def bank_s(self) -> float:

@@ -26,22 +26,28 @@ class TailTpotAccount(QuietAccount):
 
     def __init__(self, slo: Slo, model: LatencyModel, *, ttft_s: float | None = None) -> None:
         self._threshold_s = slo.threshold_s
+        self._delay_s = 0.0
         self._ttft_s = 0.0 if ttft_s is None else ttft_s
         self._paced = ttft_s is None
-        self._longest_s = _LONGEST_GAP * slo.threshold_s if self._paced else inf
         self._model = model
         self._feedback = TailFeedback(allowed=(1 - slo.quantile) / 2)
+
+    @property
+    def _tpot_s(self) -> float:
+        return self._threshold_s - self._delay_s
 
     def _limit(self, load: OnlineLoad) -> float:
         if load.earliest_cumulative_s is None:
             return inf
-        slack_s = load.earliest_cumulative_s + self._ttft_s - load.now_s
-        slack_s = min(max(slack_s, 0.0), self._longest_s)
+        due_s = load.earliest_cumulative_s + self._ttft_s
+        slack_s = max(due_s - load.now_s - load.busy_s, 0.0)
+        if self._paced:
+            slack_s = min(slack_s, _LONGEST_GAP * self._tpot_s)
         return self._model.within(slack_s, _GUARD_QUANTILE) * self._feedback.factor
 
     def prefill_limit(self, load: OnlineLoad) -> float:
         """Online prefill is chunked, but never below one TPOT: late is no reason to stop."""
-        least_s = self._threshold_s
+        least_s = self._tpot_s
         if self._paced:  # it is what most steps last: at the median half of them would be late
             least_s = self._model.within(least_s, _GUARD_QUANTILE)
         return max(self._limit(load), least_s)
@@ -57,3 +63,7 @@ class TailTpotAccount(QuietAccount):
     def on_step(self, times: StepTimes) -> None:  # noqa: ARG002
         """Closes the tokens of the step before."""
         self._feedback.end_step()
+
+    def set_client_delay(self, delay_s: float) -> None:
+        """Lowers the threshold, to no less than half; ``Pace`` takes the same off its gaps."""
+        self._delay_s = min(max(delay_s, 0.0), self._threshold_s / 2)

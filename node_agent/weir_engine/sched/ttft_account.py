@@ -75,13 +75,9 @@ class MeanTtftAccount(QuietAccount):
     """
 
     def __init__(self, slo: Slo) -> None:
-        self._threshold_s = slo.threshold_s
-        self._reference_s = slo.reference_s
         self._delay_s = 0.0
-        tolerance_s = slo.tolerance_s or _FIRST_TOLERANCE * slo.threshold_s
-        self._bank = SlackBank(
-            most_s=_SAVED_REQUESTS * tolerance_s, debt_s=_OWED_REQUESTS * tolerance_s
-        )
+        self._bank = SlackBank()
+        self.set_objective(slo)
         self._seen = 0
         self._prior = _FIRST_REQUESTS if slo.reference_s is None else _REFERENCE_REQUESTS
         self._first_alone_s = slo.reference_s or (1 - _FIRST_TOLERANCE) * slo.threshold_s
@@ -90,6 +86,14 @@ class MeanTtftAccount(QuietAccount):
         self._last_s: float | None = None
         self._quiet_since_s = 0.0
         self._least_wait_s = 0.0
+
+    def set_objective(self, slo: Slo) -> None:
+        """Replaces the objective; what was measured, and the bank's level, stay."""
+        self._threshold_s = slo.threshold_s
+        self._reference_s = slo.reference_s
+        tolerance_s = slo.tolerance_s or _FIRST_TOLERANCE * slo.threshold_s
+        self._bank.most_s = _SAVED_REQUESTS * tolerance_s
+        self._bank.debt_s = _OWED_REQUESTS * tolerance_s
 
     @property
     def tolerance_s(self) -> float:

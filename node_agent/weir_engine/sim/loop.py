@@ -137,7 +137,7 @@ class Simulation:
             now_s = self._clock.now_s
             self._engine.poll(now_s)
             plan = self._scheduler.plan(now_s)
-            if plan.work or plan.piggyback:
+            if plan.computes:
                 self._step(plan)
                 self._stepped = True
                 continue

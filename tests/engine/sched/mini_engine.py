@@ -128,6 +128,11 @@ class MiniEngine:
         self.ended[name] = self.ended.get(name, 0) + 1
 
     def step(self) -> StepPlan:
+        sent = self._send()
+        self._end(sent)
+        return sent.plan
+
+    def _send(self) -> "Sent":
         plan = self.scheduler.plan(self.now_s)
         assert plan == self.scheduler.plan(self.now_s), "plan() must change nothing"
         self._leave(plan)
@@ -142,33 +147,34 @@ class MiniEngine:
                 hit = PrefixHit(tokens=work.hit_tokens, free_blocks=0)
             self.kv.allocate(target, new_tokens=work.tokens, hit=hit)
         self.scheduler.begin(plan)
-        tokens: dict[RequestId, int] = {}
-        finished = set()
+        sent = Sent(plan)
         for work in plan.work:
             target = self.live[work.request_id]
             self.kv.commit(target)
             self.kv.settle()
             if target.remaining_tokens == 1 and target.output_tokens:
-                tokens[target.id] = 1
+                sent.tokens[target.id] = 1
                 if target.output_tokens >= target.max_output_tokens:
-                    finished.add(target.id)
+                    sent.finished.add(target.id)
+        self.plans.append(plan)
+        return sent
+
+    def _end(self, sent: "Sent") -> None:
         started_s = self.now_s
-        self.now_s += self._cost_s(plan)
+        self.now_s += self._cost_s(sent.plan)
         self.scheduler.commit(
-            plan,
+            sent.plan,
             StepOutcome(
                 started_s=started_s,
                 ended_s=self.now_s,
-                tokens=tokens,
-                finished=frozenset(finished),
+                tokens=sent.tokens,
+                finished=frozenset(sent.finished),
             ),
         )
-        for name in finished:
+        for name in sent.finished:
             self.live.pop(name)
             self.kv.free(name)
             self.ended[name] = self.ended.get(name, 0) + 1
-        self.plans.append(plan)
-        return plan
 
     def _leave(self, plan: StepPlan) -> None:
         for gone in plan.preempt:
@@ -190,3 +196,25 @@ class MiniEngine:
                 return
             self.step()
         raise AssertionError(f"{sorted(self.live)} did not end within {steps} steps")
+
+
+@dataclass
+class Sent:
+    """A step that the engine computes: its plan, and what it will yield."""
+
+    plan: StepPlan
+    tokens: dict[RequestId, int] = field(default_factory=dict)
+    finished: set[RequestId] = field(default_factory=set)
+
+
+@dataclass
+class AsyncMiniEngine(MiniEngine):
+    """Plans and sends a step while it computes the one before, as vLLM does on GPUs."""
+
+    under_way: Sent | None = None
+
+    def step(self) -> StepPlan:
+        before, self.under_way = self.under_way, self._send()
+        if before is not None:
+            self._end(before)
+        return self.under_way.plan

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.engine.sched.mini_engine import exact_model, request
-from weir_engine.config import Metric, Slo
+from tests.engine.sched.mini_engine import AsyncMiniEngine, MiniEngine, exact_model, request
+from weir_engine.config import Metric, Policy, Slo
 from weir_engine.request import Request
 from weir_engine.sched.account import OnlineLoad
 from weir_engine.sched.pace import Pace
@@ -17,6 +17,7 @@ def decoding(*, first_s: float | None, tokens: int) -> Request:
     """It arrived at 2 s."""
     made = request("on", online=True, at=2.0, output=100)
     made.first_token_s, made.output_tokens = first_s, tokens
+    made.delivered_tokens = tokens
     return made
 
 
@@ -53,3 +54,42 @@ def test_a_late_token_shortens_the_next_step_and_saved_time_never_makes_a_long_o
     behind = OnlineLoad(now_s=1.0, decoders=1, earliest_cumulative_s=0.9)
     assert account.step_limit(behind).seconds == 0.0
     assert account.prefill_limit(behind) == pytest.approx(0.05, rel=0.01)
+
+
+@pytest.mark.parametrize("slos", [(TPOT,), (TTFT, TPOT)])
+def test_a_token_is_late_by_what_its_step_was_given_too_much(slos: tuple[Slo, ...]) -> None:
+    pace = Pace.of(slos)
+    assert pace is not None
+    made = decoding(first_s=2.5, tokens=4)
+    due_s = pace.next_s(made, 3.0)
+    made.delivered_tokens += 1
+    made.output_tokens += 2  # a token is in flight behind it
+    late_s = pace.late_s(made, due_s + 0.01)
+    assert late_s == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("engine", [MiniEngine, AsyncMiniEngine])
+def test_answers_keep_their_pace_where_steps_are_planned_ahead(engine: type[MiniEngine]) -> None:
+    made = engine(slos=(TPOT,), blocks=2_000, max_batched_tokens=256)
+    online = made.add(request("on", online=True, prompt=8, output=21))
+    for number in range(40):
+        made.add(request(f"off{number}", online=False, prompt=120, output=20))
+    made.run(left=40)
+    assert online.first_token_s is not None
+    assert online.last_token_s is not None
+    gap_s = (online.last_token_s - online.first_token_s) / 20
+    assert 0.04 < gap_s <= 0.0501  # and the batch has what is left
+
+
+def test_what_clients_wait_besides_is_taken_off_the_pace() -> None:
+    made = MiniEngine(slos=(TPOT,), blocks=2_000, max_batched_tokens=256)
+    made.scheduler.set_policy(
+        Policy(offline_kv_blocks=2_000, offline_seq_slots=64, client_delay_s={"tpot": 0.02})
+    )
+    online = made.add(request("on", online=True, prompt=8, output=21))
+    for number in range(40):
+        made.add(request(f"off{number}", online=False, prompt=120, output=20))
+    made.run(left=40)
+    assert online.first_token_s is not None
+    assert online.last_token_s is not None
+    assert 0.02 < (online.last_token_s - online.first_token_s) / 20 <= 0.0301

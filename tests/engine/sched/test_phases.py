@@ -455,6 +455,15 @@ def test_shared_blocks_of_an_aborted_leader_do_not_hold_its_siblings() -> None:
     assert engine.ended == {"s0": 1, "s1": 1, "s2": 1}
 
 
+def test_an_offline_request_waits_for_an_online_one_of_the_same_step_that_leads_it() -> None:
+    """Design §3, invariant 6: one leader for each prefix that nobody has computed."""
+    engine = MiniEngine()
+    engine.add(request("on", online=True, prompt=20, prefix="p", shared_blocks=4))
+    follower = engine.add(request("off", online=False, prompt=20, prefix="p", shared_blocks=4))
+    engine.run()
+    assert follower.hit_tokens == 16
+
+
 def test_an_admission_whose_hit_ends_inside_a_block_takes_one_for_its_copy() -> None:
     """The copy is the request's own, so the blocks behind it are counted from there."""
     engine = MiniEngine(blocks=8)
