@@ -36,6 +36,7 @@ class OfflineLine:
     """One line of a batch, ready to run: ``body`` has passed the allow-list.
 
     ``deadline_s`` is on the machine's monotonic clock. ``group`` names lines with a common prefix.
+    A choice ends after ``most_tokens``: what it would be by then is not kept, however it goes on.
     """
 
     chunk_id: str
@@ -48,16 +49,21 @@ class OfflineLine:
     group: str | None = None
     deadline_s: float | None = None
     expected_output_tokens: int | None = None
+    most_tokens: int | None = None
     solo: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LineOutcome:
-    """What the engine's own HTTP application answered to the line."""
+    """What the engine's own HTTP application answered to the line.
+
+    ``cut``: a choice ended at the line's ``most_tokens``, so it is not the answer that was asked.
+    """
 
     status_code: int
     body: Mapping[str, Any]
     cached_tokens: int = 0
+    cut: bool = False
 
 
 class Engine(Protocol):

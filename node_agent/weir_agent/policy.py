@@ -137,7 +137,8 @@ def client_delays(
 ) -> dict[str, float]:
     """Seconds between engine and client by metric, as the difference of the SLO's own statistic.
 
-    At most half the threshold, and only from 20 samples on: a delay that is not known is none.
+    Both are to be of the same requests and as many values. At most half the threshold, and only
+    from 20 samples on: a delay that is not known is none.
     """
     delays: dict[str, float] = {}
     for slo in slos:

@@ -15,7 +15,7 @@ import structlog
 
 from weir_agent import wire
 from weir_agent.engine import Engine, EngineGoneError
-from weir_agent.latency import OnlineLatency, Summary
+from weir_agent.latency import COMPARED_VALUES, OnlineLatency, Summary
 from weir_agent.metrics import AgentMetrics
 from weir_agent.policy import (
     ONLINE_ONLY,
@@ -80,6 +80,7 @@ class EnginePulse:
         self._reported: Mapping[str, Any] = {}
         self._reported_s = clock()
         self._summaries: dict[str, Summary] = {}
+        self._compared: dict[str, Summary] = {}
         self._slo_reports: tuple[wire.SloReport, ...] = ()
         self.answered_s = clock()
         self.active: ActivePolicy = ONLINE_ONLY
@@ -168,6 +169,11 @@ class EnginePulse:
         now_s = time.perf_counter()
         windows = self._latency.windows
         self._summaries = {name: window.summary(now_s) for name, window in windows.items()}
+        # As many values as the engine has: of a burst that is over the longer window shows more.
+        self._compared = {
+            slo.metric: windows[slo.metric].summary(now_s, newest=COMPARED_VALUES)
+            for slo in self._slos
+        }
         reports = []
         for slo in self._slos:
             measured_s = windows[slo.metric].statistic(now_s, slo.statistic)
@@ -192,7 +198,7 @@ class EnginePulse:
 
     def _client_delays(self) -> dict[str, float]:
         in_engine = {name: self._report.get(name) or {} for name in ("ttft", "tbt", "tpot")}
-        return client_delays(self._slos, self._summaries, in_engine)
+        return client_delays(self._slos, self._compared, in_engine)
 
     def _show(self, now_s: float) -> None:
         metrics, active = self._metrics, self.active

@@ -107,7 +107,8 @@ class AgentSettings(BaseSettings):
         default=(),
         description="Latency objectives of online traffic, as JSON: "
         '[{"metric": "tbt", "statistic": "p99", "threshold_s": 0.1}]; metric ttft, tpot or tbt, '
-        "statistic mean or p50 to p99. Default: the engine's own online latency plus a tenth.",
+        "statistic mean or p50 to p99. Default: none; means of TBT and TTFT may then be a tenth "
+        "above what they would be without batch work, as the engine estimates it.",
     )
     preset: str = Field(default="weir", description="Scheduling preset of the engine.")
     static_budget_s: float | None = Field(
@@ -177,7 +178,8 @@ class AgentSettings(BaseSettings):
         default=20,
         ge=0,
         le=MAX_COUNT,
-        description="Most log probabilities a token of an offline line.",
+        description="Most log probabilities a token of an offline line; where those of a choice "
+        "alone are more than result_max_bytes, the choice ends.",
     )
     max_output_tokens: int | None = Field(
         default=None,

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from weir_agent.chunks.bodies import CHAT, COMPLETIONS, BodyBounds, BodyError, prepare
+from weir_agent.chunks.asked import CHAT, COMPLETIONS
+from weir_agent.chunks.bodies import BodyBounds, BodyError, prepare
 
 BOUNDS = BodyBounds(
     max_choices=4,
@@ -15,6 +16,7 @@ BOUNDS = BodyBounds(
     max_grammar_bytes=200,
     max_words=3,
     max_list_tokens=6,
+    result_max_bytes=4_096,
 )
 
 

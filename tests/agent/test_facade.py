@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from weir_agent.engine import OfflineLine
+from weir_agent.latency import TOKENS, TokenCount
 from weir_agent.vllm_bridge.facade import CURRENT, OfflineView, OnlineView, Submission
 from weir_agent.vllm_bridge.messages import read_tag
 from weir_engine.ids import RequestClass
@@ -19,19 +20,29 @@ class RecordingClient:
 
     model_config = "the model's"
 
-    def __init__(self) -> None:
+    def __init__(self, *outputs: list[SimpleNamespace]) -> None:
         self.calls: list[tuple[dict[str, Any], int]] = []
+        self.outputs = outputs or ([], [])
 
     async def generate(
         self, prompt: object, params: SimpleNamespace, request_id: str, *, priority: int = 0
     ) -> AsyncGenerator[Any, None]:
         self.calls.append((params.extra_args, priority))
-        for cached in (None, 32):
-            yield SimpleNamespace(num_cached_tokens=cached, prompt=prompt, request_id=request_id)
+        for index, outputs in enumerate(self.outputs):
+            yield SimpleNamespace(
+                num_cached_tokens=32 if index else None,
+                prompt=prompt,
+                request_id=request_id,
+                outputs=outputs,
+            )
 
 
-def params(extra_args: dict[str, Any] | None = None) -> SimpleNamespace:
-    return SimpleNamespace(extra_args=extra_args)
+def choice(index: int, tokens: int = 0, finish_reason: str | None = None) -> SimpleNamespace:
+    return SimpleNamespace(index=index, token_ids=[7] * tokens, finish_reason=finish_reason)
+
+
+def params(extra_args: dict[str, Any] | None = None, **more: int) -> SimpleNamespace:
+    return SimpleNamespace(extra_args=extra_args, **more)
 
 
 def line(**changes: object) -> OfflineLine:
@@ -92,6 +103,63 @@ async def test_offline_requests_carry_what_the_agent_knows_of_their_line() -> No
     assert (tag.tenant, tag.group, tag.deadline_s, tag.solo) == ("acme", "docs", 99.0, True)
     assert tag.expected_output_tokens == 12
     assert submission.cached_tokens == 32
+
+
+async def test_the_tokens_of_an_online_response_are_counted_by_the_choices_of_its_events() -> None:
+    """Two prompts with two choices each: those of the second come after those of the first."""
+    client, count = RecordingClient([choice(0, 1), choice(1, 1)], [choice(1, 3)]), TokenCount()
+    assert count.of(0) is None
+    token = TOKENS.set(count)
+    generations = [OnlineView(client).generate(p, params(n=2), f"r-{p}") for p in ("a", "b")]
+    assert [count.of(number) for number in (0, None)] == [0, 0]
+    async for _ in generations[1]:
+        pass
+    assert [count.of(number) for number in (0, 1, 2, 3, None)] == [0, 0, 1, 4, 5]
+    await anext(generations[0])
+    assert [count.of(number) for number in (0, 1, 2, 3, None)] == [1, 1, 1, 4, 7]
+    TOKENS.reset(token)
+    await generations[0].aclose()
+
+
+async def executed(
+    client: RecordingClient, asked: SimpleNamespace, **changes: object
+) -> Submission:
+    submission = Submission(line=line(**changes))
+    token = CURRENT.set(submission)
+    async for _ in OfflineView(client).generate("p", asked, "r"):
+        pass
+    CURRENT.reset(token)
+    return submission
+
+
+@pytest.mark.parametrize(
+    ("reasons", "aborted"), [(["stop", "length"], False), (["stop", "abort"], True)]
+)
+async def test_it_is_noted_that_the_engine_cut_a_line_off(
+    reasons: list[str], aborted: bool
+) -> None:
+    """vLLM answers such a line, and calls it ``tool_calls`` where a tool call was begun."""
+    client = RecordingClient([choice(n, 2, reason) for n, reason in enumerate(reasons)])
+    assert (await executed(client, params())).aborted is aborted
+
+
+@pytest.mark.parametrize(("asked", "most", "tokens"), [(100, 5, 5), (3, 5, 3), (100, None, 100)])
+async def test_an_answer_that_would_not_be_kept_ends(
+    asked: int, most: int | None, tokens: int
+) -> None:
+    sampling = params(max_tokens=asked)
+    await executed(RecordingClient(), sampling, most_tokens=most)
+    assert sampling.max_tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason", "cut"), [(100, "length", True), (100, "stop", False), (5, "length", False)]
+)
+async def test_an_answer_that_was_ended_early_is_no_answer(
+    asked: int, reason: str, cut: bool
+) -> None:
+    client = RecordingClient([choice(0, 5, reason)])
+    assert (await executed(client, params(max_tokens=asked), most_tokens=5)).cut is cut
 
 
 async def test_the_offline_view_works_for_a_line_only() -> None:

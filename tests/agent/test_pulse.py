@@ -15,6 +15,7 @@ from weir_agent.latency import OnlineLatency
 from weir_agent.metrics import AgentMetrics
 from weir_agent.pulse import PERIOD_S, EnginePulse
 from weir_agent.settings import SloSetting
+from weir_agent.vllm_bridge.recorder import Recorder
 
 Clock = Callable[[], float]
 
@@ -105,6 +106,36 @@ async def test_an_engine_too_busy_to_answer_does_not_keep_its_objectives_met() -
     assert pulse.telemetry().tbt.p99_s > 0.1
     labels = {"metric": "tbt", "statistic": "p99"}
     assert metrics.registry.get_sample_value("weir_slo_attained", labels) == 0
+
+
+async def test_what_engine_and_client_see_alike_is_no_delay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a burst of slow tokens, too, and whatever the statistic is."""
+    now_s = 1000.0
+    monkeypatch.setattr("weir_agent.pulse.time.perf_counter", lambda: now_s)
+    recorder, latency, engine = Recorder(), OnlineLatency(), FakeEngine()
+
+    async def report() -> dict[str, object]:
+        return recorder.report(now_s)
+
+    engine.telemetry = report  # type: ignore[method-assign]
+    slos = tuple(
+        SloSetting(metric=metric, statistic=statistic, threshold_s=0.1)
+        for metric, statistic in (("tbt", "p99"), ("tpot", "mean"))
+    )
+    pulse = EnginePulse(
+        engine, slos=slos, latency=latency, metrics=AgentMetrics(), on_slots=lambda _slots: None
+    )
+    for number in range(20_000):
+        now_s = 1000.0 + number / 400
+        seen_s = 0.09 if number < 12_000 else 0.01 + number % 10 / 10_000
+        recorder.tbt.add(now_s, seen_s)
+        recorder.tpot.add(now_s, seen_s)
+        latency.add("tbt", now_s, seen_s)
+        latency.add("tpot", now_s, seen_s)
+    await pulse.beat()
+    assert engine.policies[-1]["client_delay_s"] == pytest.approx({"tbt": 0.0, "tpot": 0.0})
 
 
 def test_silence_counts_from_the_last_answer_until_the_next() -> None:

@@ -159,6 +159,21 @@ def test_streaming_arrives_in_parts(agent: RealAgent) -> None:
     assert len(events) > 5
 
 
+@pytest.mark.parametrize("interval", [1, 8])
+def test_tokens_are_measured_however_many_an_event_has(agent: RealAgent, interval: int) -> None:
+    def counts() -> list[float]:
+        names = ("ttft", "tbt", "tpot")
+        return [agent.metric(f"weir_online_{name}_seconds_count") for name in names]
+
+    before = counts()
+    body = {**CHAT, "max_tokens": 64, "ignore_eos": True, "stream": True}
+    request = {**body, "stream_interval": interval}
+    with agent.http.stream("POST", "/v1/chat/completions", json=request) as answer:
+        assert "data: [DONE]" in [*answer.iter_lines()]
+    agent.until(lambda: counts()[2] > before[2])  # it is counted when the application has ended
+    assert [after - old for after, old in zip(counts(), before, strict=True)] == [1, 63, 1]
+
+
 def test_an_offline_line_is_answered_as_online_traffic_is(agent: RealAgent) -> None:
     completion = {"model": "sample", "prompt": "Once upon", "max_tokens": 7, "temperature": 0}
     results = run_lines(agent, [("/v1/chat/completions", CHAT), ("/v1/completions", completion)])

@@ -233,6 +233,10 @@ def test_a_request_that_does_not_read_the_cache_hits_nothing() -> None:
     pool.run(request("a", "abcdefgh"), blocks=2)
     pool.kv.ignore_cache(RequestId("b"))
     assert pool.kv.hit(request("b", "abcdefghi")).tokens == 0
+    pool.kv.forget(RequestId("b"))  # it is admitted, and may be preempted
+    assert pool.kv.hit(request("b", "abcdefghi")).tokens == 0
+    pool.kv.ended(RequestId("b"))
+    assert pool.kv.hit(request("b", "abcdefghi")).tokens == 8
 
 
 def test_the_view_names_what_would_be_evicted() -> None:

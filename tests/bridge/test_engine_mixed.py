@@ -106,6 +106,28 @@ def test_online_takes_blocks_back_from_offline(host: EngineHost) -> None:
     assert driver.telemetry()["preemptions"] > 0
 
 
+def test_a_request_that_reads_no_cache_is_planned_so_whenever_it_comes_back(
+    host: EngineHost,
+) -> None:
+    """Preempted, it finds its own blocks in the cache, and does not read them."""
+    rng = numbers(15)
+    driver = host.use_weir({"policy": {"offline_kv_blocks": 40, "offline_seq_slots": 8}}, blocks=41)
+    scores = {"prompt_logprobs": 1}
+    for number in range(8):
+        prompt = text(rng, 150)
+        host.add(Ask(id=f"off{number}", prompt=prompt, output=100, offline=True, params=scores))
+    for number in range(4):
+        for _ in range(25):
+            host.step()
+        host.add(Ask(id=f"on{number}", prompt=text(rng, 600), output=2))
+    for _ in host.steps():
+        pass
+    telemetry = driver.telemetry()
+    assert telemetry["preemptions"] > 0
+    assert telemetry["divergences"] == 0
+    assert telemetry["offline_hit_tokens"] == 0
+
+
 def online_hits(host: EngineHost, *, classed: bool) -> int:
     """Cached tokens that a returning conversation finds after a flood of batch prompts."""
     rng = numbers(13)

@@ -216,6 +216,34 @@ def test_structured_output_waits_for_its_grammar_and_then_runs(host: EngineHost)
     assert set(done["shaped"]) <= {ord("a"), ord("b")}
 
 
+def test_only_online_requests_that_stream_are_measured(host: EngineHost) -> None:
+    """The agent sees no others at the client, and compares."""
+    from vllm.sampling_params import RequestOutputKind
+
+    driver = host.use_weir({"policy": POLICY})
+    rng = numbers(11)
+
+    def counts() -> list[int]:
+        telemetry = driver.telemetry()
+        return [telemetry[metric]["count"] for metric in ("ttft", "tbt", "tpot")]
+
+    for kind, offline, expected in (
+        (RequestOutputKind.FINAL_ONLY, False, [0, 0, 0]),
+        (RequestOutputKind.DELTA, True, [0, 0, 0]),
+        (RequestOutputKind.DELTA, False, [1, 5, 1]),
+    ):
+        ask = Ask(
+            id=f"{kind.name}-{offline}",
+            prompt=text(rng, 40),
+            output=6,
+            offline=offline,
+            params={"output_kind": kind},
+        )
+        host.run([ask])
+        assert counts() == expected
+    assert not driver.intake.streams
+
+
 def test_aborted_requests_leave_nothing_behind(host: EngineHost) -> None:
     driver = host.use_weir({"policy": POLICY}, blocks=60)
     for ask in mixed_asks(8):

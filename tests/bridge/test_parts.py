@@ -236,6 +236,7 @@ def test_what_clients_see_later_than_the_engine_is_known_of_tpot_too(in_flight: 
             {request.id: request},
             StepTiming(started_s=2.3, ended_s=2.4, timed=True),
             recorder,
+            streams={request.id},
             in_flight=lambda _request_id: in_flight,
         )
     in_engine: Any = recorder.report(2.4)

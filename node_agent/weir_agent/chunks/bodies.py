@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+from weir_agent.chunks import asked
+from weir_agent.chunks.asked import CHAT, COMPLETIONS
 
 _SAMPLING = frozenset({
     "model", "frequency_penalty", "logit_bias", "max_tokens", "n", "presence_penalty", "seed",
@@ -72,6 +73,7 @@ class BodyBounds:
     max_grammar_bytes: int
     max_words: int
     max_list_tokens: int
+    result_max_bytes: int
 
 
 def prepare(
@@ -93,19 +95,11 @@ def prepare(
     _check_values(kept)
     _check_numbers(kept, bounds)
     _check_choices(kept, bounds)
+    _check_logprobs(url, kept, bounds)
     _check_lists(kept, bounds)
     _check_sizes(kept, bounds)
     _refuse_remote_media(kept.get("messages"))
     return {**kept, "stream": False, "cache_salt": cache_salt}
-
-
-def output_tokens(body: Mapping[str, Any]) -> int | None:
-    """The most tokens that a line may produce a choice, where it says so."""
-    for name in ("max_completion_tokens", "max_tokens"):
-        value = body.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
-    return None
 
 
 def _check_values(body: Mapping[str, Any]) -> None:
@@ -185,15 +179,28 @@ def _reads_as_number(text: str) -> bool:
 
 
 def _check_choices(body: Mapping[str, Any], bounds: BodyBounds) -> None:
-    prompt = body.get("prompt")
-    texts = isinstance(prompt, list) and any(isinstance(part, str | list) for part in prompt)
-    prompts = len(prompt) if isinstance(prompt, list) and texts else 1
-    n = body.get("n")
-    choices = prompts * (int(n) if isinstance(n, int | float) and n > 1 else 1)  # 8.0 is an 8 too
+    choices = len(asked.prompts(body)) * asked.choices_a_prompt(body)
     if choices > bounds.max_choices:
         raise BodyError(
             f"prompts times n is {choices}: give at most {bounds.max_choices} in a line",
             param="prompt",
+        )
+
+
+def _check_logprobs(url: str, body: Mapping[str, Any], bounds: BodyBounds) -> None:
+    each = asked.logprobs_a_token(url, body)
+    if each and body.get("include_reasoning", True) is not True:  # made for each token all the same
+        raise BodyError(
+            "logprobs may be no part of an answer without its reasoning: leave logprobs or "
+            "include_reasoning out",
+            param="logprobs",
+        )
+    if each and asked.echoed_bytes(url, body) > bounds.result_max_bytes:
+        raise BodyError(
+            f"echo with logprobs gives {each} of them for each token of the prompt, more than a "
+            f"result of {bounds.result_max_bytes} bytes holds: ask for fewer logprobs or choices, "
+            "give a shorter prompt, or leave echo out",
+            param="echo",
         )
 
 
@@ -220,7 +227,7 @@ def _check_sizes(body: Mapping[str, Any], bounds: BodyBounds) -> None:
 
 
 def _refuse_remote_media(messages: object) -> None:
-    for part in _content_parts(messages):
+    for part in asked.content_parts(messages):
         for name, value in part.items():
             if name.endswith("_url"):
                 url = value.get("url") if isinstance(value, dict) else value
@@ -231,11 +238,3 @@ def _refuse_remote_media(messages: object) -> None:
                     )
             elif name in {"file", "file_id"}:
                 raise BodyError("files in messages are refused", param="messages")
-
-
-def _content_parts(messages: object) -> Iterator[dict[str, Any]]:
-    for message in messages if isinstance(messages, list) else ():
-        content = message.get("content") if isinstance(message, dict) else None
-        for part in content if isinstance(content, list) else ():
-            if isinstance(part, dict):
-                yield part

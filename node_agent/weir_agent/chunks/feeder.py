@@ -65,11 +65,12 @@ class Feeder:
         """Fetches one page when the window could soon run dry; True when something changed."""
         if not self._work.able or not self._work.slots:
             return False
-        if len(self._parts.pool) >= max(PAGE_LINES // 2, LOOKAHEAD * self._work.slots):
-            return False
         chunk = self._next_to_fetch()
         if chunk is None:
             return False
+        full = len(self._parts.pool) >= max(PAGE_LINES // 2, LOOKAHEAD * self._work.slots)
+        if full and (chunk is not self._work.solo or chunk.running):
+            return False  # else the pool is full of what waits for the solo chunk
         try:
             lines = await self._parts.control_plane.lines(
                 chunk.lease, after=chunk.fetched_to, limit=PAGE_LINES

@@ -14,7 +14,7 @@ import structlog
 
 from weir_agent import wire
 from weir_agent.backoff import Backoff
-from weir_agent.chunks import bodies
+from weir_agent.chunks import asked, bodies
 from weir_agent.chunks.pool import PooledLine
 from weir_agent.engine import Engine, EngineBusyError, LineOutcome, OfflineLine
 
@@ -59,14 +59,13 @@ class LineRunner:
         engine: Engine,
         *,
         bounds: bodies.BodyBounds,
-        result_max_bytes: int,
         salt_key: bytes,
         random: Random,
     ) -> None:
         """``salt_key`` is secret: who knows a tenant's salt could probe its prefix cache."""
         self._engine = engine
         self._bounds = bounds
-        self._result_max_bytes = result_max_bytes
+        self._result_max_bytes = bounds.result_max_bytes
         self._salt_key = salt_key
         self._random = random
         self._lengths = OutputLengths()
@@ -91,6 +90,10 @@ class LineRunner:
         except Exception:  # a fault of ours must not hold the whole chunk up
             log.exception("line.fault", chunk_id=lease.chunk_id, line=line.line)
             return self.fault(line.line, request_id)
+        most_tokens = asked.tokens_that_fill(
+            line.url, body, result_max_bytes=self._result_max_bytes
+        )
+        bounds = (asked.output_tokens(body), most_tokens)
         return OfflineLine(
             chunk_id=lease.chunk_id,
             attempt=lease.attempt,
@@ -102,8 +105,9 @@ class LineRunner:
             group=lease.prefix_group,
             deadline_s=deadline_s,
             expected_output_tokens=self._lengths.expected(
-                lease.batch_id, bodies.output_tokens(body)
+                lease.batch_id, min((b for b in bounds if b is not None), default=None)
             ),
+            most_tokens=most_tokens,
             solo=lease.solo,
         )
 
@@ -153,15 +157,17 @@ class LineRunner:
             usage=usage,
         )
         content = record.model_dump_json().encode() + b"\n"
-        if len(content) <= self._result_max_bytes:
+        if len(content) <= self._result_max_bytes and not outcome.cut:
             return content
         refused = wire.ResultLine(
             line=line,
             request_id=request_id,
             error=wire.ResultError(
                 code="result_too_large",
-                message=f"the result has {len(content)} bytes and {self._result_max_bytes} are "
-                "allowed: ask for fewer tokens, choices or log probabilities",
+                message=f"the result has {len(content)} bytes"
+                + (" and would have more" if outcome.cut else "")
+                + f", and {self._result_max_bytes} are allowed: ask for fewer tokens, choices or "
+                "log probabilities",
             ),
             usage=usage,
         )

@@ -222,7 +222,12 @@ class StepDriver:
             return
         entered_s = time.perf_counter()
         outcome = read_outcome(
-            outputs, self.intake.known, timing, self.recorder, in_flight=self._steps.in_flight
+            outputs,
+            self.intake.known,
+            timing,
+            self.recorder,
+            streams=self.intake.streams,
+            in_flight=self._steps.in_flight,
         )
         self.planner.commit(plan, outcome)
         for request_id in outcome.finished:
@@ -342,4 +347,5 @@ class StepDriver:
 
     def _forget(self, request_id: str) -> None:
         self._wanted.forget(RequestId(request_id))
+        self.kv.ended(RequestId(request_id))
         self.intake.forget(request_id)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weir_agent.engine import OfflineLine
+from weir_agent.latency import TOKENS, TokenCount
 from weir_agent.vllm_bridge.messages import ONLINE_TAG, RequestTag
 
 ONLINE_PRIORITY, OFFLINE_PRIORITY = 0, 1
@@ -20,10 +21,16 @@ ONLINE_PRIORITY, OFFLINE_PRIORITY = 0, 1
 
 @dataclass(kw_only=True, slots=True)
 class Submission:
-    """The offline line on whose behalf the current task calls the engine, and what it hit."""
+    """The offline line on whose behalf the current task calls the engine, and what came of it.
+
+    ``aborted``: the engine cut an output of it off. In the answer a tool call may hide that.
+    ``cut``: an output ended at the line's ``most_tokens``, where more had been asked for.
+    """
 
     line: OfflineLine
     cached_tokens: int = 0
+    aborted: bool = False
+    cut: bool = False
 
 
 CURRENT: contextvars.ContextVar[Submission | None] = contextvars.ContextVar(
@@ -80,7 +87,11 @@ class OnlineView(_View):
             NotImplementedError: a kind of request that could carry a class of its own.
         """
         options["priority"] = ONLINE_PRIORITY
-        return self._enter(prompt, sampling_params, request_id, ONLINE_TAG, **options)
+        generation = self._enter(prompt, sampling_params, request_id, ONLINE_TAG, **options)
+        tokens = TOKENS.get()
+        if tokens is None:
+            return generation
+        return _counted(generation, tokens, first_choice=tokens.prompt(sampling_params.n))
 
     def encode(self, *args: Any, **options: Any) -> AsyncGenerator[Any, None]:
         """Outputs of a pooling request, which has no class but online."""
@@ -109,6 +120,10 @@ class OfflineView(_View):
         if submission is None:
             raise PermissionError("the offline view was called outside an offline line")
         options["priority"] = OFFLINE_PRIORITY
+        most = submission.line.most_tokens
+        shortened = most is not None and sampling_params.max_tokens > most
+        if shortened:
+            sampling_params.max_tokens = most
         generation = self._enter(
             prompt, sampling_params, request_id, offline_tag(submission.line), **options
         )
@@ -119,7 +134,21 @@ class OfflineView(_View):
                 if found > cached:
                     submission.cached_tokens += found - cached
                     cached = found
+                for choice in output.outputs:
+                    submission.aborted |= choice.finish_reason == "abort"
+                    submission.cut |= shortened and choice.finish_reason == "length"
                 yield output
+
+
+async def _counted(
+    generation: AsyncGenerator[Any, None], tokens: TokenCount, *, first_choice: int
+) -> AsyncGenerator[Any, None]:
+    """The same outputs; their tokens are counted before an event of the response has them."""
+    async with aclosing(generation):
+        async for output in generation:
+            for choice in output.outputs:
+                tokens.add(first_choice + choice.index, len(choice.token_ids))
+            yield output
 
 
 def offline_tag(line: OfflineLine) -> RequestTag:

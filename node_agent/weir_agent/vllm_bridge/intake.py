@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import structlog
+from vllm.sampling_params import RequestOutputKind
 from vllm.v1.request import RequestStatus
 
 from weir_agent.vllm_bridge.base import VllmScheduler
@@ -22,8 +23,9 @@ _log = structlog.get_logger(__name__)
 class Intake:
     """Every request in the engine, by id.
 
-    ``online`` counts the online ones; ``blocked`` wait for their grammar and are not the planner's
-    yet. ``wall`` is the clock that vLLM stamps arrivals with.
+    ``online`` counts the online ones, ``streams`` are those of them whose tokens are handed out as
+    they come; ``blocked`` wait for their grammar and are not the planner's yet. ``wall`` is the
+    clock that vLLM stamps arrivals with.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class Intake:
         self._wall = wall
         self.known: dict[str, Request] = {}
         self.blocked: dict[str, Any] = {}
+        self.streams: set[str] = set()
         self.online = 0
 
     def is_online(self, request_id: str) -> bool:
@@ -82,7 +85,10 @@ class Intake:
             expected_output_tokens=None if expected is None else min(expected, most),
             solo=tag.solo,
         )
-        self.online += klass is RequestClass.ONLINE
+        if klass is RequestClass.ONLINE:
+            self.online += 1
+            if params is not None and params.output_kind is not RequestOutputKind.FINAL_ONLY:
+                self.streams.add(request.request_id)
 
     def is_ready(self, request: Any) -> bool:
         """True when it can be planned at once; else it is kept back until it can."""
@@ -112,6 +118,7 @@ class Intake:
     def forget(self, request_id: str) -> None:
         """It has ended."""
         self.blocked.pop(request_id, None)
+        self.streams.discard(request_id)
         request = self.known.pop(request_id, None)
         if request is not None:
             self.online -= request.is_online

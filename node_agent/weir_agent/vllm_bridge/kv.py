@@ -163,12 +163,16 @@ class VllmKv:
         )
 
     def ignore_cache(self, request_id: RequestId) -> None:
-        """The request does not read the prefix cache (it asks for prompt log-probabilities)."""
+        """The request never reads the prefix cache (it asks for prompt log-probabilities)."""
         self._blind.add(request_id)
 
     def forget(self, request_id: RequestId) -> None:
-        """The request waits no more: drop what is kept about it."""
+        """The request waits no more: drop the hit that is kept for it."""
         self._found.pop(request_id, None)
+
+    def ended(self, request_id: RequestId) -> None:
+        """The request is gone; until then it may be preempted, and wait again."""
+        self.forget(request_id)
         self._blind.discard(request_id)
 
     def _holds(self, found: _Found) -> bool:

@@ -1,9 +1,9 @@
-"""What became of a step, out of vLLM's outputs; online latencies are recorded on the way.
+"""What became of a step, out of vLLM's outputs; latencies of streams are recorded on the way.
 
 Reads only; the planner is told by ``driver``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from weir_agent.vllm_bridge.recorder import Recorder
@@ -19,11 +19,14 @@ def read_outcome(
     timing: StepTiming,
     recorder: Recorder,
     *,
+    streams: Container[str],
     in_flight: Callable[[RequestId], int],
 ) -> StepOutcome:
     """Tokens and ends of the requests in ``known``; others ended from outside meanwhile.
 
-    ``outputs`` are vLLM's, by client; ``in_flight`` tells how many later steps have a request.
+    ``outputs`` are vLLM's, by client. ``streams`` are the online requests whose tokens are handed
+    out as they come: only those are measured at the client, too. ``in_flight`` tells how many later
+    steps have a request.
     """
     tokens: dict[RequestId, int] = {}
     finished: list[RequestId] = []
@@ -35,11 +38,11 @@ def read_outcome(
                 continue
             if result.new_token_ids:
                 tokens[request.id] = len(result.new_token_ids)
-                if request.is_online:
+                if request.id in streams:
                     _record_token(recorder, request, now_s)
             if result.finish_reason is not None:
                 finished.append(request.id)
-                if request.is_online:
+                if request.id in streams:
                     _record_pace(recorder, request, now_s, in_flight(request.id))
     return StepOutcome(
         started_s=timing.started_s,

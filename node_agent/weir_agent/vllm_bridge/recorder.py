@@ -7,17 +7,21 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-_CAPACITY = 4096
-_HORIZON_S = 60.0
+from weir_agent.latency import COMPARED_VALUES, WINDOW_S
+
+_MOST_STEPS = 4096
 
 
 class Window:
-    """Values of the last ``horizon_s`` seconds, at most 4,096 of them."""
+    """Values of the last ``horizon_s`` seconds, at most the newest 4,096 of them.
 
-    def __init__(self, horizon_s: float = _HORIZON_S) -> None:
+    The agent compares them with as many that it saw itself.
+    """
+
+    def __init__(self, horizon_s: float = WINDOW_S) -> None:
         self._horizon_s = horizon_s
-        self._times: deque[float] = deque(maxlen=_CAPACITY)
-        self._values: deque[float] = deque(maxlen=_CAPACITY)
+        self._times: deque[float] = deque(maxlen=COMPARED_VALUES)
+        self._values: deque[float] = deque(maxlen=COMPARED_VALUES)
 
     def add(self, now_s: float, value: float) -> None:
         """One more value, seen at ``now_s``."""
@@ -54,13 +58,13 @@ class _Step(NamedTuple):
 
 
 class Recorder:
-    """Latencies of online requests as the engine sees them, step times and their prediction."""
+    """Latencies of online requests that stream, as the engine sees them; steps and predictions."""
 
     def __init__(self) -> None:
         self.ttft = Window()
         self.tbt = Window()
         self.tpot = Window()
-        self._steps: deque[_Step] = deque(maxlen=_CAPACITY)
+        self._steps: deque[_Step] = deque(maxlen=_MOST_STEPS)
         self._seconds = 0.0
 
     def step(
@@ -79,7 +83,7 @@ class Recorder:
     def report(self, now_s: float) -> dict[str, object]:
         """The aggregates."""
         steps = self._steps
-        while steps and steps[0].ended_s < now_s - _HORIZON_S:
+        while steps and steps[0].ended_s < now_s - WINDOW_S:
             steps.popleft()
         durations = sorted([step.duration_s for step in steps])
         bridge = sorted([step.bridge_s for step in steps])

@@ -111,15 +111,15 @@ class VllmEngine:
             CURRENT.reset(token)
         if response.status_code >= 500 and self.dead:
             raise EngineGoneError("the engine died while it held the line")
+        if submission.aborted:  # vLLM says 200 to what it cuts off when it is asked to end
+            raise EngineGoneError("the engine was ended while it held the line")
         if response.status_code in BUSY_STATUS:
             raise EngineBusyError(f"vLLM answered {response.status_code}")
-        body = json.loads(response.body)
-        if _aborted(body):
-            raise EngineGoneError("the engine was ended while it held the line")
         return LineOutcome(
             status_code=response.status_code,
-            body=body,
+            body=json.loads(response.body),
             cached_tokens=submission.cached_tokens,
+            cut=submission.cut,
         )
 
     async def set_policy(self, policy: Mapping[str, Any]) -> None:
@@ -171,15 +171,6 @@ class VllmEngine:
     async def stop(self, *, within_s: float) -> None:
         """Ends the engine's processes and frees what they hold."""
         await asyncio.to_thread(self._llm.shutdown, within_s)
-
-
-def _aborted(body: Any) -> bool:
-    """True of the cut answer that an engine gives to its requests when it is asked to end.
-
-    vLLM says 200 to it. A line that was cancelled here is answered to nobody.
-    """
-    choices = body.get("choices") if isinstance(body, Mapping) else None
-    return any(choice.get("finish_reason") == "abort" for choice in choices or ())
 
 
 async def start(args: Any, settings: AgentSettings, *, identity: str) -> VllmEngine:

@@ -151,8 +151,10 @@ def check_classes() -> None:
             ),
         }
     )
-    request = Request("weir-check", [0], SamplingParams(max_tokens=1), None)
+    params = SamplingParams(max_tokens=1)
+    request = Request("weir-check", [0], params, None)
     check_attributes({"Request": (request, _REQUEST_STATE)})
+    check_attributes({"SamplingParams": (params, ["extra_args", "max_tokens", "n", "output_kind"])})
     unknown = sorted(RequestQueue.__abstractmethods__ - _WAITING)
     check_attributes({"Weir's waiting queue (vLLM's has it)": (object, unknown)})
 
