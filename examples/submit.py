@@ -16,6 +16,8 @@ from openai import OpenAI
 
 def main() -> int:
     """The exit status: 0 when every line was answered."""
+    if len(sys.argv) != 2:
+        sys.exit("usage: submit.py FILE.jsonl")
     path = Path(sys.argv[1])
     with OpenAI() as client:
         file = client.files.create(file=path, purpose="batch")
