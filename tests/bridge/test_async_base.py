@@ -33,7 +33,7 @@ class Pipeline:
         arguments = host.arguments(blocks=blocks)
         config = arguments["vllm_config"]
         before = config.additional_config, config.scheduler_config.async_scheduling
-        config.additional_config = {"weir": {"strict": True, **settings}}
+        config.additional_config = {"weir": {"strict": True, "over_alone": None, **settings}}
         config.scheduler_config.async_scheduling = True
         try:
             self.scheduler: Any = make_scheduler(**arguments)
