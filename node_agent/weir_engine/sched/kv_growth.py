@@ -3,7 +3,10 @@
 An admission counts on that, or requests that run would take blocks from each other before one ends.
 """
 
+from bisect import bisect_right, insort
 from typing import NamedTuple, Protocol
+
+import numpy as np
 
 from weir_engine.request import Request
 from weir_engine.sched.draft import StepDraft
@@ -77,27 +80,59 @@ class GrowthToPeak:
         size = draft.block_size_tokens
         own = [request.computed_tokens - request.hit_tokens for request in running]
         self._held = sum(-(-tokens // size) for tokens in own if tokens > 0)
-        self._ends = [_left(request, request.hit_tokens) for request in running]
+        self._ends = sorted([_left(request, request.hit_tokens) for request in running])
+        self._peaks: _Peaks | None = None  # made when somebody asks
 
     def need(self, draft: StepDraft, request: Request, hit_tokens: int, adopted: int) -> Need:
         """What they hold at the peak beyond now, at least the request's known tokens."""
-        size = draft.block_size_tokens
-        peak = 0.0
-        tokens = at_ends = 0
-        # The last to end comes first.
-        ends = sorted([*self._ends, _left(request, hit_tokens)], reverse=True)
-        for alive, (left, own) in enumerate(ends, start=1):
-            tokens += own
-            at_ends += -(-(own + left) // size)
-            peak = max(peak, (tokens + alive * left) / size + alive * _OPEN_BLOCK)
+        if self._peaks is None:
+            self._peaks = _Peaks(self._ends, draft.block_size_tokens)
+        peak = self._peaks.with_one_more(*_left(request, hit_tokens))
         whole = draft.blocks_behind(hit_tokens, request.known_tokens - hit_tokens)
-        need = max(min(peak, at_ends) - self._held, whole) + adopted
+        need = max(peak - self._held, whole) + adopted
         return Need(need, need)
 
     def admit(self, draft: StepDraft, request: Request, hit_tokens: int, tokens: int) -> None:
         """It is one of those that hold blocks."""
         self._held += draft.blocks_for(0, tokens)
-        self._ends.append(_left(request, hit_tokens))
+        insort(self._ends, _left(request, hit_tokens))
+        self._peaks = None
+
+
+class _Peaks:
+    """The peak of some requests and any one more, without going through all of them each time.
+
+    ``ends`` as `_left` gives them, the first to end first. While the k that end last are there, and
+    the last of those that end before has just ended, they hold their tokens and k times those
+    that the k-th has left; one more request adds its own to all that outlive it, and moves the
+    others by a place.
+    """
+
+    def __init__(self, ends: list[tuple[int, int]], size: int) -> None:
+        self._size = size
+        self._ends = ends
+        table = np.array(ends[::-1], dtype=np.int64).reshape(-1, 2)
+        left, own = table[:, 0], table[:, 1]
+        tokens, places = own.cumsum(), np.arange(1, len(ends) + 1)
+        peaks = (tokens + places * left) / size + places * _OPEN_BLOCK
+        self._tokens = tokens
+        self._peaks = np.maximum.accumulate(peaks)
+        self._moved = tokens + (places + 1) * left
+        self._moved_open = (places + 1) * _OPEN_BLOCK
+        self._at_ends = int((-(-(own + left) // size)).sum())
+
+    def with_one_more(self, left: int, own: int) -> float:
+        """Blocks at the peak, and no more than all of them have at their ends."""
+        size = self._size
+        place = len(self._ends) - bisect_right(self._ends, (left, own))  # those that outlive it
+        before = int(self._tokens[place - 1]) if place else 0
+        peak = (before + own + (place + 1) * left) / size + (place + 1) * _OPEN_BLOCK
+        if place:
+            peak = max(peak, float(self._peaks[place - 1]))
+        if place < len(self._ends):
+            moved = (self._moved[place:] + own) / size + self._moved_open[place:]
+            peak = max(peak, float(moved.max()))
+        return min(max(peak, 0.0), self._at_ends - (-(own + left) // size))
 
 
 def _end_tokens(request: Request) -> int:
