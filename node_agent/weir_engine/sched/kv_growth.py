@@ -7,10 +7,12 @@ from bisect import bisect_right, insort
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weir_engine.request import Request
 from weir_engine.sched.draft import StepDraft
 
+Tokens = NDArray[np.int64]
 # The last block of a request is half full on average.
 _OPEN_BLOCK = 0.5
 
@@ -85,9 +87,11 @@ class GrowthToPeak:
 
     def need(self, draft: StepDraft, request: Request, hit_tokens: int, adopted: int) -> Need:
         """What they hold at the peak beyond now, at least the request's known tokens."""
+        end = _left(request, hit_tokens)
         if self._peaks is None:
-            self._peaks = _Peaks(self._ends, draft.block_size_tokens)
-        peak = self._peaks.with_one_more(*_left(request, hit_tokens))
+            table = np.array(self._ends[::-1], dtype=np.int64).reshape(-1, 2)
+            self._peaks = _Peaks(table[:, 0], table[:, 1], draft.block_size_tokens)
+        peak = self._peaks.with_one_more(self._place(end), *end)
         whole = draft.blocks_behind(hit_tokens, request.known_tokens - hit_tokens)
         need = max(peak - self._held, whole) + adopted
         return Need(need, need)
@@ -95,41 +99,55 @@ class GrowthToPeak:
     def admit(self, draft: StepDraft, request: Request, hit_tokens: int, tokens: int) -> None:
         """It is one of those that hold blocks."""
         self._held += draft.blocks_for(0, tokens)
-        insort(self._ends, _left(request, hit_tokens))
-        self._peaks = None
+        end = _left(request, hit_tokens)
+        if self._peaks is not None:
+            self._peaks = self._peaks.and_one_more(self._place(end), *end)
+        insort(self._ends, end)
+
+    def _place(self, end: tuple[int, int]) -> int:
+        """How many outlive it."""
+        return len(self._ends) - bisect_right(self._ends, end)
 
 
 class _Peaks:
     """The peak of some requests and any one more, without going through all of them each time.
 
-    ``ends`` as `_left` gives them, the first to end first. While the k that end last are there, and
-    the last of those that end before has just ended, they hold their tokens and k times those
-    that the k-th has left; one more request adds its own to all that outlive it, and moves the
-    others by a place.
+    ``left`` and ``own`` as `_left` gives them, the last to end first. While the k that end last are
+    there, and the last of those that end before has just ended, they hold their tokens and k times
+    those that the k-th has left; one more request adds its own to all that it outlives, and moves
+    them by a place.
     """
 
-    def __init__(self, ends: list[tuple[int, int]], size: int) -> None:
+    def __init__(self, left: Tokens, own: Tokens, size: int) -> None:
+        self._left = left
+        self._own = own
         self._size = size
-        self._ends = ends
-        table = np.array(ends[::-1], dtype=np.int64).reshape(-1, 2)
-        left, own = table[:, 0], table[:, 1]
-        tokens, places = own.cumsum(), np.arange(1, len(ends) + 1)
-        peaks = (tokens + places * left) / size + places * _OPEN_BLOCK
-        self._tokens = tokens
+        self._tokens = own.cumsum()
+        places = np.arange(1, len(own) + 1)
+        peaks = (self._tokens + places * left) / size + places * _OPEN_BLOCK
         self._peaks = np.maximum.accumulate(peaks)
-        self._moved = tokens + (places + 1) * left
-        self._moved_open = (places + 1) * _OPEN_BLOCK
+        places += 1
+        self._moved = self._tokens + places * left
+        self._moved_open = places * _OPEN_BLOCK
         self._at_ends = int((-(-(own + left) // size)).sum())
 
-    def with_one_more(self, left: int, own: int) -> float:
-        """Blocks at the peak, and no more than all of them have at their ends."""
+    def and_one_more(self, place: int, left: int, own: int) -> "_Peaks":
+        """With a request that ``place`` others outlive."""
+        lefts, owns = self._left, self._own
+        return _Peaks(
+            np.concatenate((lefts[:place], (left,), lefts[place:])),
+            np.concatenate((owns[:place], (own,), owns[place:])),
+            self._size,
+        )
+
+    def with_one_more(self, place: int, left: int, own: int) -> float:
+        """Blocks at the peak with such a request, and no more than all have at their ends."""
         size = self._size
-        place = len(self._ends) - bisect_right(self._ends, (left, own))  # those that outlive it
         before = int(self._tokens[place - 1]) if place else 0
         peak = (before + own + (place + 1) * left) / size + (place + 1) * _OPEN_BLOCK
         if place:
             peak = max(peak, float(self._peaks[place - 1]))
-        if place < len(self._ends):
+        if place < len(self._own):
             moved = (self._moved[place:] + own) / size + self._moved_open[place:]
             peak = max(peak, float(moved.max()))
         return min(max(peak, 0.0), self._at_ends - (-(own + left) // size))
