@@ -51,6 +51,8 @@ def test_a_late_token_shortens_the_next_step_and_saved_time_never_makes_a_long_o
     assert limit_s(1.05) == pytest.approx(0.05, rel=0.01)
     assert limit_s(1.03) == pytest.approx(0.03, rel=0.01)
     assert limit_s(1.30) == pytest.approx(0.0525, rel=0.01)
+    under_way = OnlineLoad(now_s=1.0, busy_s=0.02, decoders=1, earliest_cumulative_s=1.05)
+    assert account.step_limit(under_way).seconds == pytest.approx(0.03, rel=0.01)
     behind = OnlineLoad(now_s=1.0, decoders=1, earliest_cumulative_s=0.9)
     assert account.step_limit(behind).seconds == 0.0
     assert account.prefill_limit(behind) == pytest.approx(0.05, rel=0.01)
@@ -68,17 +70,22 @@ def test_a_token_is_late_by_what_its_step_was_given_too_much(slos: tuple[Slo, ..
     assert late_s == pytest.approx(0.01)
 
 
+def mean_gap_s(engine: MiniEngine) -> float:
+    """Between the tokens of an online answer, beside more offline work than there is time for."""
+    online = engine.add(request("on", online=True, prompt=8, output=21))
+    for number in range(40):
+        engine.add(request(f"off{number}", online=False, prompt=120, output=120))
+    engine.run(left=40)
+    assert engine.ended == {"on": 1}
+    assert online.first_token_s is not None
+    assert online.last_token_s is not None
+    return (online.last_token_s - online.first_token_s) / 20
+
+
 @pytest.mark.parametrize("engine", [MiniEngine, AsyncMiniEngine])
 def test_answers_keep_their_pace_where_steps_are_planned_ahead(engine: type[MiniEngine]) -> None:
     made = engine(slos=(TPOT,), blocks=2_000, max_batched_tokens=256)
-    online = made.add(request("on", online=True, prompt=8, output=21))
-    for number in range(40):
-        made.add(request(f"off{number}", online=False, prompt=120, output=20))
-    made.run(left=40)
-    assert online.first_token_s is not None
-    assert online.last_token_s is not None
-    gap_s = (online.last_token_s - online.first_token_s) / 20
-    assert 0.04 < gap_s <= 0.0501  # and the batch has what is left
+    assert 0.04 < mean_gap_s(made) <= 0.0501  # and the batch has what is left
 
 
 def test_what_clients_wait_besides_is_taken_off_the_pace() -> None:
@@ -86,10 +93,20 @@ def test_what_clients_wait_besides_is_taken_off_the_pace() -> None:
     made.scheduler.set_policy(
         Policy(offline_kv_blocks=2_000, offline_seq_slots=64, client_delay_s={"tpot": 0.02})
     )
-    online = made.add(request("on", online=True, prompt=8, output=21))
-    for number in range(40):
-        made.add(request(f"off{number}", online=False, prompt=120, output=20))
-    made.run(left=40)
-    assert online.first_token_s is not None
-    assert online.last_token_s is not None
-    assert 0.02 < (online.last_token_s - online.first_token_s) / 20 <= 0.0301
+    assert 0.02 < mean_gap_s(made) <= 0.0301
+
+
+@pytest.mark.parametrize(("engine", "busy_s"), [(MiniEngine, 0.0), (AsyncMiniEngine, 0.011)])
+def test_the_step_under_way_is_taken_off_the_slack(engine: type[MiniEngine], busy_s: float) -> None:
+    """It has one decode: a fixed cost and a token."""
+    slos = tuple(
+        Slo(metric=metric, statistic="p90", threshold_s=0.05)
+        for metric in (Metric.TTFT, Metric.TPOT)
+    )
+    made = engine(slos=slos, preset="echo")  # nothing but the pace bounds its steps
+    online = made.add(request("on", online=True, prompt=4, output=21))
+    for _ in range(4):
+        made.step()
+    due_s = 0.05 + online.output_tokens * 0.05
+    limit_s = made.scheduler.plan(made.now_s).limit_s
+    assert limit_s == pytest.approx(due_s - made.now_s - busy_s, rel=0.01)

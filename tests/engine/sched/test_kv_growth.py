@@ -1,0 +1,49 @@
+"""The peak of requests that end one after the other, against going through all of them."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.engine.sched.mini_engine import MiniEngine, request
+from weir_engine.request import Request
+from weir_engine.sched.draft import StepDraft
+from weir_engine.sched.kv_growth import GrowthToPeak
+
+SIZE = 4
+PARTS = st.tuples(st.integers(1, 60), st.integers(1, 40), st.integers(0, 39))
+
+
+def made(name: str, parts: tuple[int, int, int]) -> Request:
+    prompt, output, done = parts
+    new = request(name, online=False, prompt=prompt, output=output)
+    new.output_tokens = min(done, output - 1)
+    new.computed_tokens = new.known_tokens
+    return new
+
+
+def peak(requests: list[Request]) -> float:
+    """Blocks when the most are held: whoever is left gets a token a step."""
+    ends = sorted(
+        ((r.max_output_tokens - r.output_tokens, r.known_tokens) for r in requests), reverse=True
+    )
+    held = [
+        (sum(own for _, own in ends[:k]) + k * ends[k - 1][0]) / SIZE + k / 2
+        for k in range(1, len(ends) + 1)
+    ]
+    return min(max(held), sum(-(-(left + own) // SIZE) for left, own in ends))
+
+
+@given(running=st.lists(PARTS, max_size=12), joining=st.lists(PARTS, min_size=1, max_size=4))
+def test_a_request_needs_what_the_peak_with_it_is_above_now(
+    running: list[tuple[int, int, int]], joining: list[tuple[int, int, int]]
+) -> None:
+    draft = StepDraft(MiniEngine().kv, block_size_tokens=SIZE, tokens=64, seqs=16, offline_seqs=0)
+    there = [made(f"r{number}", parts) for number, parts in enumerate(running)]
+    growth = GrowthToPeak(draft, there)
+    held = sum(-(-r.computed_tokens // SIZE) for r in there)
+    for number, parts in enumerate(joining):
+        new = made(f"j{number}", parts)
+        whole = -(-new.known_tokens // SIZE)
+        assert growth.need(draft, new, 0, 0).free == max(peak([*there, new]) - held, whole)
+        growth.admit(draft, new, 0, new.known_tokens)
+        there.append(new)
+        held += whole
