@@ -114,12 +114,15 @@ class KnownHits:
         blocks, last = found.blocks, self._last
         if last is not None and last.epoch != self._epoch:
             last = None
-        if last is not None and len(blocks) < len(last.blocks) <= found.limit:
+        shared = last is not None and len(blocks) < len(last.blocks) <= found.limit
+        if last is not None and shared:
             count = len(last.blocks)
-            if found.hashes[:count] == last.hashes[:count]:
+            shared = found.hashes[:count] == last.hashes[:count]
+            if shared:
                 blocks[:] = last.blocks
-        blocks += self._index.match(found.hashes, found.limit, len(blocks))
-        if last is not None and blocks == last.blocks:
+        more = self._index.match(found.hashes, found.limit, len(blocks))
+        blocks += more
+        if last is not None and ((shared and not more) or blocks == last.blocks):
             found.hit = last.hit
         else:
             found.hit = PrefixHit(

@@ -7,14 +7,11 @@ from bisect import bisect_right, insort
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from weir_engine.request import Request
 from weir_engine.sched.draft import StepDraft
 
-Tokens = NDArray[np.int64]
-# The last block of a request is half full on average.
-_OPEN_BLOCK = 0.5
+_most = np.maximum.reduce  # without the wrapping that costs as much again
 
 
 class Need(NamedTuple):
@@ -33,8 +30,13 @@ def known_need(draft: StepDraft, request: Request, hit_tokens: int, adopted: int
 class KvGrowth(Protocol):
     """Blocks that the running offline requests, and one more, ask for."""
 
-    def need(self, draft: StepDraft, request: Request, hit_tokens: int, adopted: int) -> Need:
-        """For a request with such a hit, of which ``adopted`` blocks are taken from free ones."""
+    def need(
+        self, draft: StepDraft, request: Request, hit_tokens: int, adopted: int, *, room: float
+    ) -> Need:
+        """For a request with such a hit, of which ``adopted`` blocks are taken from free ones.
+
+        What is within ``room`` may be less in truth: it fits anyway.
+        """
         ...
 
     def admit(self, draft: StepDraft, request: Request, hit_tokens: int, tokens: int) -> None:
@@ -56,8 +58,11 @@ class GrowthToEnds:
             blocks += request.computed_tokens // size - _end_tokens(request) // size
         self._blocks = blocks
 
-    def need(self, draft: StepDraft, request: Request, hit_tokens: int, adopted: int) -> Need:
+    def need(
+        self, draft: StepDraft, request: Request, hit_tokens: int, adopted: int, *, room: float
+    ) -> Need:
         """What all of them lack, and the request's own known tokens, are free."""
+        del room  # the truth costs no more
         whole = draft.blocks_behind(hit_tokens, request.known_tokens - hit_tokens)
         free = whole + adopted + self._blocks
         return Need(free, free + _later_blocks(draft, request))
@@ -79,78 +84,100 @@ class GrowthToPeak:
 
     def __init__(self, draft: StepDraft, running: list[Request]) -> None:
         """``running`` are the offline requests that run."""
-        size = draft.block_size_tokens
-        own = [request.computed_tokens - request.hit_tokens for request in running]
-        self._held = sum(-(-tokens // size) for tokens in own if tokens > 0)
-        self._ends = sorted([_left(request, request.hit_tokens) for request in running])
-        self._peaks: _Peaks | None = None  # made when somebody asks
+        size = self._size = draft.block_size_tokens
+        self._most = len(running) + draft.seqs_left
+        # All in one go: called for each, `_left` takes three times as long.
+        outputs = [r.expected_output_tokens or r.max_output_tokens for r in running]
+        lefts = [
+            max(all_of - r.output_tokens, 1) for all_of, r in zip(outputs, running, strict=True)
+        ]
+        owns = [r.prompt_tokens + r.output_tokens - r.hit_tokens for r in running]
+        held = [(r.hit_tokens - r.computed_tokens) // size for r in running]
+        self._ends = list(zip(lefts, owns, strict=True))
+        self._held = -sum(blocks for blocks in held if blocks < 0)
+        self._at_ends = -sum(-(left + own) // size for left, own in self._ends)
+        self._peaks: _Peaks | None = None  # made where it must be known
 
-    def need(self, draft: StepDraft, request: Request, hit_tokens: int, adopted: int) -> Need:
+    def need(
+        self, draft: StepDraft, request: Request, hit_tokens: int, adopted: int, *, room: float
+    ) -> Need:
         """What they hold at the peak beyond now, at least the request's known tokens."""
-        end = _left(request, hit_tokens)
-        if self._peaks is None:
-            table = np.array(self._ends[::-1], dtype=np.int64).reshape(-1, 2)
-            self._peaks = _Peaks(table[:, 0], table[:, 1], draft.block_size_tokens)
-        peak = self._peaks.with_one_more(self._place(end), *end)
+        left, own = _left(request, hit_tokens)
         whole = draft.blocks_behind(hit_tokens, request.known_tokens - hit_tokens)
-        need = max(peak - self._held, whole) + adopted
+        most = self._at_ends - (-(left + own) // self._size)
+        need: float = max(most - self._held, whole) + adopted
+        if need > room:
+            if self._peaks is None:
+                self._peaks = _Peaks(self._ends, self._size, self._most)
+            peak = min(self._peaks.with_one_more(left, own), most)
+            need = max(peak - self._held, whole) + adopted
         return Need(need, need)
 
     def admit(self, draft: StepDraft, request: Request, hit_tokens: int, tokens: int) -> None:
         """It is one of those that hold blocks."""
+        left, own = _left(request, hit_tokens)
         self._held += draft.blocks_for(0, tokens)
-        end = _left(request, hit_tokens)
-        if self._peaks is not None:
-            self._peaks = self._peaks.and_one_more(self._place(end), *end)
-        insort(self._ends, end)
-
-    def _place(self, end: tuple[int, int]) -> int:
-        """How many outlive it."""
-        return len(self._ends) - bisect_right(self._ends, end)
+        self._at_ends -= -(left + own) // self._size
+        if self._peaks is None:
+            self._ends.append((left, own))
+        else:
+            self._peaks.add(left, own)
 
 
 class _Peaks:
     """The peak of some requests and any one more, without going through all of them each time.
 
-    ``left`` and ``own`` as `_left` gives them, the last to end first. While the k that end last are
-    there, and the last of those that end before has just ended, they hold their tokens and k times
-    those that the k-th has left; one more request adds its own to all that it outlives, and moves
-    them by a place.
+    While the k that end last are there, and the last of those that end before has just ended, they
+    hold their own tokens and k times those that the k-th has left, and k open blocks; one more
+    request adds its own to all that it outlives, and moves them by a place.
+
+    In whole numbers: a token counts 2, half a block its size in tokens.
     """
 
-    def __init__(self, left: Tokens, own: Tokens, size: int) -> None:
-        self._left = left
-        self._own = own
+    def __init__(self, ends: list[tuple[int, int]], size: int, most: int) -> None:
+        """``ends`` as `_left` gives them; there will be ``most`` of them in the end."""
+        ends.sort(reverse=True)
+        left, own = np.array(ends, dtype=np.int64).reshape(-1, 2).T
+        count = len(ends)
         self._size = size
-        self._tokens = own.cumsum()
-        places = np.arange(1, len(own) + 1)
-        peaks = (self._tokens + places * left) / size + places * _OPEN_BLOCK
-        self._peaks = np.maximum.accumulate(peaks)
-        places += 1
-        self._moved = self._tokens + places * left
-        self._moved_open = places * _OPEN_BLOCK
-        self._at_ends = int((-(-(own + left) // size)).sum())
+        self._lefts: list[int] = left[::-1].tolist()  # the first to end first: rows have it last
+        # By place: what the k-th adds for each one there (all that it has left, and half a block);
+        # what is held when it ends; the same with one more before it, but for that one's own.
+        self._step, self._held, self._moved = np.zeros((3, most), dtype=np.int64)
+        step = self._step[:count] = 2 * left + size
+        held = self._held[:count] = (2 * own).cumsum() + np.arange(1, count + 1) * step
+        self._moved[:count] = held + step
 
-    def and_one_more(self, place: int, left: int, own: int) -> "_Peaks":
-        """With a request that ``place`` others outlive."""
-        lefts, owns = self._left, self._own
-        return _Peaks(
-            np.concatenate((lefts[:place], (left,), lefts[place:])),
-            np.concatenate((owns[:place], (own,), owns[place:])),
-            self._size,
-        )
+    def add(self, left: int, own: int) -> None:
+        """One more of them."""
+        place, step, held = self._of(left, own)
+        count = len(self._lefts)
+        old, new = slice(place, count), slice(place + 1, count + 1)
+        steps = self._step[old].copy()
+        later = self._held[new] = self._moved[old] + 2 * own
+        self._moved[new] = later + steps
+        self._step[new] = steps
+        self._step[place], self._held[place], self._moved[place] = step, held, held + step
+        insort(self._lefts, left)
 
-    def with_one_more(self, place: int, left: int, own: int) -> float:
-        """Blocks at the peak with such a request, and no more than all have at their ends."""
-        size = self._size
-        before = int(self._tokens[place - 1]) if place else 0
-        peak = (before + own + (place + 1) * left) / size + (place + 1) * _OPEN_BLOCK
+    def with_one_more(self, left: int, own: int) -> float:
+        """Blocks at the peak with such a request."""
+        place, _, peak = self._of(left, own)
+        count = len(self._lefts)
         if place:
-            peak = max(peak, float(self._peaks[place - 1]))
-        if place < len(self._own):
-            moved = (self._moved[place:] + own) / size + self._moved_open[place:]
-            peak = max(peak, float(moved.max()))
-        return min(max(peak, 0.0), self._at_ends - (-(own + left) // size))
+            peak = max(peak, int(_most(self._held[:place])))
+        if place < count:
+            peak = max(peak, int(_most(self._moved[place:count])) + 2 * own)
+        return max(peak, 0) / (2 * self._size)
+
+    def _of(self, left: int, own: int) -> tuple[int, int, int]:
+        """Such a request's place, what it adds for each one there, what is held when it ends."""
+        place = len(self._lefts) - bisect_right(self._lefts, left)
+        step = 2 * left + self._size
+        before = 0
+        if place:
+            before = int(self._moved[place - 1]) - (place + 1) * int(self._step[place - 1])
+        return place, step, before + 2 * own + (place + 1) * step
 
 
 def _end_tokens(request: Request) -> int:
@@ -166,6 +193,7 @@ def _later_blocks(draft: StepDraft, request: Request) -> int:
 
 
 def _left(request: Request, hit_tokens: int) -> tuple[int, int]:
-    """(Tokens until its expected end, tokens known that are its own)."""
-    known = request.known_tokens
-    return _end_tokens(request) - known, known - hit_tokens
+    """(Tokens until its expected end, one at least; tokens known that are its own)."""
+    outputs = request.expected_output_tokens or request.max_output_tokens
+    done = request.output_tokens
+    return max(outputs - done, 1), request.prompt_tokens + done - hit_tokens

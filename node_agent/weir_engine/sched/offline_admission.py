@@ -84,8 +84,9 @@ class OfflineAdmission:
             tokens = self._step_room.chunk_tokens(
                 draft, hit.tokens, remaining, limit_s, must_move=must_move
             )
-            need = self._need(growth, draft, policy, request, hit)
-            fits = need.free <= draft.blocks_left - spare
+            free = draft.blocks_left - spare
+            need = self._need(growth, draft, policy, request, hit, free)
+            fits = need.free <= free
             if tokens == 0 or not (fits and is_allowed(draft, policy, need)):
                 return
             growth.admit(draft, request, hit.tokens, tokens)
@@ -98,16 +99,22 @@ class OfflineAdmission:
         return GrowthToPeak if self._to_peak or counts_on_ends else GrowthToEnds
 
     def _need(
-        self, growth: KvGrowth, draft: StepDraft, policy: Policy, request: Request, hit: PrefixHit
+        self,
+        growth: KvGrowth,
+        draft: StepDraft,
+        policy: Policy,
+        request: Request,
+        hit: PrefixHit,
+        free: float,
     ) -> Need:
-        """What it asks for; alone one that would outgrow what there is may turn out shorter.
+        """What it asks for; alone one that would outgrow the ``free`` blocks may end before.
 
         What is free for its end may never be: online requests hold what the threshold leaves them.
         """
         adopted = draft.hit_blocks(hit)
-        need = growth.need(draft, request, hit.tokens, adopted)
-        most = min(self._state.kv.total_blocks, policy.offline_kv_blocks)
-        if draft.offline_seqs == 0 and need.free > most:
+        room = min(free, policy.offline_kv_blocks - draft.offline_blocks)
+        need = growth.need(draft, request, hit.tokens, adopted, room=room)
+        if draft.offline_seqs == 0 and need.free > room:
             return known_need(draft, request, hit.tokens, adopted)
         return need
 

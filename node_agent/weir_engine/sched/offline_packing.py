@@ -158,7 +158,8 @@ class OfflinePacking:
             adopted = draft.hit_blocks(hit)
             share = Share(request, tokens, hit.tokens, whole + adopted, hit=hit)
             share = self._cut(draft, step, share, limit_s)
-            need = growth.need(draft, request, hit.tokens, adopted)
+            allowed = policy.offline_kv_blocks - draft.offline_blocks
+            need = growth.need(draft, request, hit.tokens, adopted, room=allowed)
             fits = self._has_room(draft, policy, share, room) and self._fits(step, share)
             if not fits or (bounded and not is_allowed(draft, policy, need)):
                 return

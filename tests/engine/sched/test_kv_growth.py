@@ -32,18 +32,25 @@ def peak(requests: list[Request]) -> float:
     return min(max(held), sum(-(-(left + own) // SIZE) for left, own in ends))
 
 
-@given(running=st.lists(PARTS, max_size=12), joining=st.lists(PARTS, min_size=1, max_size=4))
+@given(
+    running=st.lists(PARTS, max_size=12),
+    joining=st.lists(st.tuples(PARTS, st.integers(-1, 120)), min_size=1, max_size=4),
+)
 def test_a_request_needs_what_the_peak_with_it_is_above_now(
-    running: list[tuple[int, int, int]], joining: list[tuple[int, int, int]]
+    running: list[tuple[int, int, int]], joining: list[tuple[tuple[int, int, int], int]]
 ) -> None:
+    """To the digit where that is more than there is room for; else it is less than the room."""
     draft = StepDraft(MiniEngine().kv, block_size_tokens=SIZE, tokens=64, seqs=16, offline_seqs=0)
     there = [made(f"r{number}", parts) for number, parts in enumerate(running)]
     growth = GrowthToPeak(draft, there)
     held = sum(-(-r.computed_tokens // SIZE) for r in there)
-    for number, parts in enumerate(joining):
+    for number, (parts, room) in enumerate(joining):
         new = made(f"j{number}", parts)
         whole = -(-new.known_tokens // SIZE)
-        assert growth.need(draft, new, 0, 0).free == max(peak([*there, new]) - held, whole)
+        need = max(peak([*there, new]) - held, whole)
+        told = growth.need(draft, new, 0, 0, room=room)
+        assert told == (told.free, told.free)
+        assert told.free == need if told.free > room else need <= told.free
         growth.admit(draft, new, 0, new.known_tokens)
         there.append(new)
         held += whole

@@ -90,6 +90,22 @@ def test_a_bound_that_online_leaves_no_blocks_for_keeps_nobody_waiting() -> None
     assert ended_beside(engine, 80) == {"short"}
 
 
+def test_one_that_online_leaves_no_blocks_for_at_its_end_starts_where_nobody_else_runs() -> None:
+    """Also where admissions count on others to end: there are none, and it may end before."""
+    engine = busy("weir", blocks=6)
+    engine.add(request("long", online=True, prompt=200, output=400))
+    engine.add(request("above", online=False, prompt=40, output=4, at=engine.now_s))
+    for _ in range(200):
+        engine.step()
+    engine.abort("above")
+    engine.scheduler.set_policy(OPEN_POLICY)
+    new = engine.add(request("open", online=False, prompt=8, output=240, at=engine.now_s))
+    assert new.known_tokens // BLOCK < engine.kv.free_blocks < (8 + 240) // BLOCK
+    for _ in range(3):
+        engine.step()
+    assert new.output_tokens
+
+
 @pytest.mark.parametrize("preset", ["weir", "bros", "bros-paged"])
 def test_nobody_is_thrown_out_for_those_that_do_not_fit_either(preset: str) -> None:
     """What it computed is kept until the threshold rises."""
