@@ -116,8 +116,8 @@ class KnownHits:
             last = None
         shared = last is not None and len(blocks) < len(last.blocks) <= found.limit
         if last is not None and shared:
-            count = len(last.blocks)
-            shared = found.hashes[:count] == last.hashes[:count]
+            end = len(last.blocks) - 1  # hashes are chained: where one is equal, all before it are
+            shared = found.hashes[end] == last.hashes[end]
             if shared:
                 blocks[:] = last.blocks
         more = self._index.match(found.hashes, found.limit, len(blocks))
