@@ -105,12 +105,13 @@ class GrowthToPeak:
         left, own = _left(request, hit_tokens)
         whole = draft.blocks_behind(hit_tokens, request.known_tokens - hit_tokens)
         most = self._at_ends - (-(left + own) // self._size)
-        need: float = max(most - self._held, whole) + adopted
-        if need > room:
-            if self._peaks is None:
-                self._peaks = _Peaks(self._ends, self._size, self._most)
-            peak = min(self._peaks.with_one_more(left, own), most)
-            need = max(peak - self._held, whole) + adopted
+        ends = max(most - self._held, whole) + adopted
+        if ends <= room:
+            return Need(ends, ends)
+        if self._peaks is None:
+            self._peaks = _Peaks(self._ends, self._size, self._most)
+        peak = min(self._peaks.with_one_more(left, own), most)
+        need = max(peak - self._held, whole) + adopted
         return Need(need, need)
 
     def admit(self, draft: StepDraft, request: Request, hit_tokens: int, tokens: int) -> None:
