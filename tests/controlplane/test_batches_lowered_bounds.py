@@ -7,9 +7,12 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
+
+from tests.controlplane.batch_calls import creation, lines
 from tests.controlplane.bench import put_submitted
 from tests.controlplane.fleet import Fleet
-from tests.controlplane.support import make_settings
+from tests.controlplane.support import make_settings, running
 from weir_controlplane.app import make_services
 from weir_controlplane.batches.worker import work_once
 from weir_controlplane.services import Services
@@ -53,3 +56,27 @@ async def test_a_batch_ends_whose_lines_are_longer_than_is_allowed_now(tmp_path:
             batch = await session.get_one(Batch, batch_id)
     assert batch.work_error is None
     assert (batch.status, batch.completed_lines) == ("completed", LINES)
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Idempotency-Key": "k1"}, {"x-stainless-retry-count": "1"}], ids=["key", "retry"]
+)
+async def test_a_repeated_create_gets_its_batch_whose_window_is_not_allowed_any_more(
+    tmp_path: Path, headers: dict[str, str]
+) -> None:
+    """§8.7: a repeat is answered as the first call was."""
+    first = {name: value for name, value in headers.items() if name == "Idempotency-Key"}
+    async with running(make_settings(tmp_path)) as plane:
+        key = await plane.tenant_key("t1")
+        async with plane.client(key) as client:
+            files = {"file": ("in.jsonl", lines(2)), "purpose": (None, "batch")}
+            body = creation((await client.post("/v1/files", files=files)).json()["id"])
+            body["completion_window"] = "7d"
+            made = await client.post("/v1/batches", json=body, headers=first)
+    assert made.status_code == 200, made.text
+    lowered = make_settings(tmp_path, max_completion_window_s=2 * 86_400)
+    async with running(lowered) as plane, plane.client(key) as client:
+        again = await client.post("/v1/batches", json=body, headers=headers)
+        new = await client.post("/v1/batches", json=body)
+    assert again.json()["id"] == made.json()["id"]
+    assert (new.status_code, new.json()["error"]["param"]) == (400, "completion_window")

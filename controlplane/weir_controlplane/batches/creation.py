@@ -49,13 +49,14 @@ async def create_batch(services: Services, call: CreateCall) -> Batch:
             f"Idempotency-Key: keys that begin with {_OF_WEIR} are those of BatchJobs",
             param="Idempotency-Key",
         )
-    length_s = window_s(call.body.completion_window, services.settings)
     async with services.database.transaction() as session:
         # The tenant's row is the lock on its fingerprints, its keys and its quota.
         tenant = await lock_tenant(session, call.tenant_id)
         earlier = await _earlier(services, session, call)
         if earlier is not None:
             return earlier
+        # A repeat is answered also where the window that it got then is not allowed any more.
+        length_s = window_s(call.body.completion_window, services.settings)
         await check_quota(services, session, tenant)
         await _check_input(session, call)
         batch = await _insert(services, session, call, length_s)
