@@ -33,7 +33,7 @@ ARMS = {
         Arm(name="BlendServe-untiled", order="blend", backend=_O, reserve=_RESERVE),
     )
 }
-DECLARED = Interference()
+DECLARED = Interference()  # both coefficients are equal
 BASE, OURS = "NanoFlow-DFS", "BlendServe"
 WEIR = "Weir"
 PAIR = (BASE, OURS)
@@ -44,7 +44,8 @@ SPLITS = (4, 16, 64)
 class Cell:
     """One run: which arm on which mix, device, seed and size.
 
-    ``apart``: attention of prefills and of decodes in kernels of their own.
+    ``level``: both coefficients of the interference. ``apart``: attention of prefills and of
+    decodes in kernels of their own. Plain values: a compiled engine's classes reach no process.
     """
 
     part: str
@@ -54,8 +55,13 @@ class Cell:
     requests: int = REQUESTS
     profile: str = A100
     factor: int = FACTOR
-    interference: Interference = DECLARED
+    level: float = DECLARED.linear
     apart: bool = False
+
+    @property
+    def interference(self) -> Interference:
+        """How much longer kernels take that share the GPU."""
+        return Interference(linear=self.level, square=self.level)
 
     @property
     def name(self) -> str:
@@ -99,7 +105,7 @@ def cells(options: Options) -> list[Cell]:
     ]
     interference = [
         Cell(part=f"interference{level:g}", arm=arm, mix=traces[1], seed=first, requests=25_000,
-             interference=Interference(linear=level, square=level))
+             level=level)
         for level in (0.0, 0.25)
         for arm in PAIR
     ]  # fmt: skip
