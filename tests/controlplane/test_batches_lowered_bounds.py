@@ -69,8 +69,10 @@ async def test_a_repeated_create_gets_its_batch_whose_window_is_not_allowed_any_
     async with running(make_settings(tmp_path)) as plane:
         key = await plane.tenant_key("t1")
         async with plane.client(key) as client:
-            files = {"file": ("in.jsonl", lines(2)), "purpose": (None, "batch")}
-            body = creation((await client.post("/v1/files", files=files)).json()["id"])
+            file = await client.post(
+                "/v1/files", files={"file": ("in.jsonl", lines(2))}, data={"purpose": "batch"}
+            )
+            body = creation(file.json()["id"])
             body["completion_window"] = "7d"
             made = await client.post("/v1/batches", json=body, headers=first)
     assert made.status_code == 200, made.text

@@ -152,5 +152,4 @@ def _account(
             (s.threshold_s for s in slos if s.metric is Metric.TTFT and not s.is_mean), default=None
         )
         return TailTbtAccount(slo, model, whole_prefill=whole_prefill, ttft_tail_s=tail_s)
-    ttft_s = min((s.threshold_s for s in slos if s.metric is Metric.TTFT), default=None)
-    return TailTpotAccount(slo, model, ttft_s=ttft_s)
+    return TailTpotAccount(slo, model)

@@ -8,6 +8,8 @@ Source: design §9, "No SLO given"; the estimate goes on where that is measured 
 when no traffic is there yet.
 """
 
+from typing_extensions import override
+
 from weir_engine.config import Metric, Slo
 from weir_engine.sched.account import OnlineLoad, StepLimit, StepTimes
 from weir_engine.sched.tbt_account import MeanTbtAccount
@@ -60,6 +62,7 @@ class TtftOverAlone(MeanTtftAccount):
         super().__init__(_slo(Metric.TTFT, _FIRST_STEPS * (fixed_s or _UNKNOWN_S), share))
         self._share = share
         self._quiet = False
+        self._measured = False
 
     def step_limit(self, load: OnlineLoad) -> StepLimit:
         """That of a mean with such a threshold, while there is online traffic."""
@@ -77,10 +80,22 @@ class TtftOverAlone(MeanTtftAccount):
             self._accrued_s2 = max(self._accrued_s2, 0.0)
 
     def on_first_token(self, ttft_s: float, offline_delay_s: float) -> None:
-        """Follows what a first token takes alone."""
+        """Follows what a first token takes alone; the first one replaces the guess."""
+        if not self._measured:
+            self._measured = True
+            self._set_alone(max(ttft_s - offline_delay_s, 0.0))
         super().on_first_token(ttft_s, offline_delay_s)
-        if self._alone_s > 0:
-            self.set_objective(_slo(Metric.TTFT, self._alone_s, self._share))
+        self._set_alone(self._alone_s)
+
+    def _set_alone(self, alone_s: float) -> None:
+        self._alone_s = alone_s
+        if alone_s > 0:
+            self.set_objective(_slo(Metric.TTFT, alone_s, self._share))
+
+    @override
+    def _forget(self) -> None:
+        # What was measured is the reference here: it keeps no offline work out.
+        self._bank.level_s = 0.0
 
 
 def _slo(metric: Metric, alone_s: float, share: float) -> Slo:

@@ -10,9 +10,9 @@ from weir_engine.request import Request
 class Pace:
     """A token every ``tpot_s`` from a start: a request ahead of that has slack for a long step.
 
-    With an objective on TTFT too the start is the arrival, to which the account adds that objective
-    (``from_arrival``). Without one it is the first token, however late that came: then the pace is
-    the mean of a request's own gaps.
+    The start is the first token, however late that came: the pace is the mean of a request's own
+    gaps, which TPOT is. Echo's is the arrival, to which it adds its objective on TTFT
+    (``from_arrival``).
 
     Source: Echo §5.1, Latency_i = TTFT + i * TPOT.
     """
@@ -23,12 +23,10 @@ class Pace:
         self.tpot_s = tpot_s
 
     @classmethod
-    def of(cls, slos: Sequence[Slo]) -> Self | None:
+    def of(cls, slos: Sequence[Slo], *, from_arrival: bool) -> Self | None:
         """By the tightest objective on TPOT; None without one."""
         tpot_s = min((s.threshold_s for s in slos if s.metric is Metric.TPOT), default=None)
-        if tpot_s is None:
-            return None
-        return cls(tpot_s=tpot_s, from_arrival=any(s.metric is Metric.TTFT for s in slos))
+        return None if tpot_s is None else cls(tpot_s=tpot_s, from_arrival=from_arrival)
 
     def next_s(self, request: Request, starts_s: float) -> float:
         """When the token of a step that ``starts_s`` is due for a decoding request.

@@ -19,6 +19,7 @@ from weir_engine.sched.account import OnlineLoad, StepLimit
 from weir_engine.sched.both_ends import BothEnds
 from weir_engine.sched.budget import SloBudget
 from weir_engine.sched.cpu_overflow import NO_PIGGYBACK, CpuOverflow
+from weir_engine.sched.cumulative_budget import CumulativeBudget
 from weir_engine.sched.draft import StepDraft
 from weir_engine.sched.listener import StepListener
 from weir_engine.sched.offline_admission import OfflineAdmission
@@ -67,7 +68,7 @@ class Scheduler:
         self._overflow = None if seats.lane is None else CpuOverflow(self._state, seats.lane, model)
         self._model = model
         self._budget = budget
-        self._pace = pace = Pace.of(slos)
+        self._pace = pace = Pace.of(slos, from_arrival=isinstance(budget, CumulativeBudget))
         self._packing = None if seats.packing is None else seats.packing(self._state)
         packing: object = self._packing
         own = (packing,) if isinstance(packing, StepListener) else ()

@@ -157,6 +157,7 @@ class MeanTbtAccount(QuietAccount):
         self._measured = SlackBank()
         self._caused = SlackBank()
         self._spending_decoders = 0
+        self._saved_tokens = _SAVED_TOKENS
         self.set_objective(slo)
 
     def set_objective(self, slo: Slo) -> None:
@@ -169,7 +170,7 @@ class MeanTbtAccount(QuietAccount):
             self._kept_s = min(kept_s, slo.tolerance_s)
         self._saving_s = slo.tolerance_s or _FIRST_TOLERANCE * slo.threshold_s
         for bank in (self._measured, self._caused):
-            bank.most_s = _SAVED_TOKENS * self._saving_s
+            bank.most_s = self._saved_tokens * self._saving_s
             bank.debt_s = _OWED_TOKENS * slo.threshold_s
 
     @property
@@ -183,8 +184,9 @@ class MeanTbtAccount(QuietAccount):
         """The online work's own time plus what the bank affords."""
         if load.decoders == 0:
             return self._limit_without_decoders(load)
-        tokens = max(_SAVED_TOKENS, _SAVED_TOKENS_A_DECODER * load.decoders)
-        self._measured.most_s = self._caused.most_s = most_s = tokens * self._saving_s
+        self._saved_tokens = max(_SAVED_TOKENS, _SAVED_TOKENS_A_DECODER * load.decoders)
+        most_s = self._saved_tokens * self._saving_s
+        self._measured.most_s = self._caused.most_s = most_s
         unit_s = min(_BANK_UNIT_TOKENS * self._threshold_s * load.decoders, _MOST_LEVEL * most_s)
         # Going on is cheaper than to start, but not at a higher price.
         going_on = load.decoders <= self._spending_decoders

@@ -13,7 +13,6 @@ from weir_engine.latency.features import EMPTY_SHAPE
 from weir_engine.sched.account import OnlineLoad, StepTimes
 from weir_engine.sched.budget import SloBudget, StaticBudget
 from weir_engine.sched.tbt_account import MeanTbtAccount, TailTbtAccount
-from weir_engine.sched.tpot_account import TailTpotAccount
 from weir_engine.sched.ttft_account import MeanTtftAccount, TailTtftAccount, tail_extra_s
 
 
@@ -424,15 +423,6 @@ class TestTailTtft:
         ]
         assert extras_s == sorted(extras_s, reverse=True)
         assert min(extras_s) > 0
-
-
-class TestTailTpot:
-    def test_deadline_is_cumulative_from_arrival(self) -> None:
-        """Echo §5.1: Latency_i = TTFT + i * TPOT."""
-        account = TailTpotAccount(slo(Metric.TPOT, "p99", 0.05), exact_model(), ttft_s=0.5)
-        # Ten tokens by 0.6 s: the eleventh is due at 0.5 + 10 * 0.05 = 1.0.
-        limit = account.step_limit(load(now_s=0.6, decoders=1, earliest_cumulative_s=0.5))
-        assert limit.seconds == pytest.approx(0.4, rel=0.01)
 
 
 class TestBudget:

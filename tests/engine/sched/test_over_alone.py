@@ -35,6 +35,18 @@ def test_a_tenth_of_what_tokens_take_alone_is_there_for_offline_work() -> None:
     assert 0.05 * 2_000 * 0.02 < spent_s <= 0.1 * 4_000 * 0.02
 
 
+@pytest.mark.parametrize("decoders", [1, 16, 40])
+def test_however_many_decode_the_batch_gets_steps(decoders: int) -> None:
+    account = TbtOverAlone(0.1)
+    limits_s = []
+    for _ in range(1_000):
+        limit_s = account.step_limit(load(decoders=decoders, base_s=0.02)).seconds
+        limits_s.append(limit_s)
+        for _ in range(decoders):
+            account.on_token(limit_s, offline_delay_s=limit_s - 0.02)
+    assert 0.05 * 1_000 * 0.02 < sum(limits_s) - 1_000 * 0.02 <= 0.1 * 1_000 * 0.02
+
+
 def test_traffic_that_becomes_slower_by_itself_owes_nothing() -> None:
     account = TbtOverAlone(0.1)
     for tbt_s in [0.01] * 500 + [0.03] * 3_000:
@@ -51,6 +63,18 @@ def test_first_tokens_wait_for_a_share_of_what_they_take_alone() -> None:
     assert account.tolerance_s == pytest.approx(0.2, rel=0.01)
     assert 0 < before_s < account.wait_s < 0.2
     assert account.step_limit(load(now_s=1.0, prefills=1, base_s=0.3)).seconds == 0.3
+
+
+def test_the_first_request_says_what_first_tokens_take_and_a_quiet_minute_does_not_undo_it() -> (
+    None
+):
+    account = TtftOverAlone(0.1, fixed_s=C0_S)
+    account.on_first_token(1.0, offline_delay_s=0.2)
+    assert account.tolerance_s == pytest.approx(0.08)
+    account.step_limit(load(now_s=1.0, decoders=1, base_s=0.01))
+    account.step_limit(load(now_s=100.0))
+    account.step_limit(load(now_s=101.0, decoders=1, base_s=0.01))
+    assert account.tolerance_s == pytest.approx(0.08)
 
 
 def test_a_quiet_minute_takes_four_fixed_costs_a_step_and_leaves_no_debt() -> None:

@@ -22,17 +22,17 @@ def decoding(*, first_s: float | None, tokens: int) -> Request:
 
 
 def test_without_tpot_there_is_no_pace() -> None:
-    assert Pace.of((TTFT,)) is None
+    assert Pace.of((TTFT,), from_arrival=False) is None
 
 
-def test_beside_ttft_the_schedule_starts_at_arrival() -> None:
-    pace = Pace.of((TTFT, TPOT))
+def test_echo_s_schedule_starts_at_arrival() -> None:
+    pace = Pace.of((TTFT, TPOT), from_arrival=True)
     assert pace is not None
     assert pace.next_s(decoding(first_s=2.7, tokens=4), 3.0) == pytest.approx(2.2)
 
 
-def test_alone_it_starts_at_the_first_token_however_late_that_came() -> None:
-    pace = Pace.of((TPOT,))
+def test_it_starts_at_the_first_token_however_late_that_came() -> None:
+    pace = Pace.of((TTFT, TPOT), from_arrival=False)
     assert pace is not None
     late = decoding(first_s=9.0, tokens=4)
     assert pace.next_s(late, 9.1) == pytest.approx(9.2)
@@ -58,9 +58,9 @@ def test_a_late_token_shortens_the_next_step_and_saved_time_never_makes_a_long_o
     assert account.prefill_limit(behind) == pytest.approx(0.05, rel=0.01)
 
 
-@pytest.mark.parametrize("slos", [(TPOT,), (TTFT, TPOT)])
-def test_a_token_is_late_by_what_its_step_was_given_too_much(slos: tuple[Slo, ...]) -> None:
-    pace = Pace.of(slos)
+@pytest.mark.parametrize("from_arrival", [False, True])
+def test_a_token_is_late_by_what_its_step_was_given_too_much(from_arrival: bool) -> None:
+    pace = Pace.of((TTFT, TPOT), from_arrival=from_arrival)
     assert pace is not None
     made = decoding(first_s=2.5, tokens=4)
     due_s = pace.next_s(made, 3.0)
@@ -82,9 +82,11 @@ def mean_gap_s(engine: MiniEngine) -> float:
     return (online.last_token_s - online.first_token_s) / 20
 
 
+@pytest.mark.parametrize("slos", [(TPOT,), (TTFT, TPOT)], ids=["tpot", "ttft-tpot"])
 @pytest.mark.parametrize("engine", [MiniEngine, AsyncMiniEngine])
-def test_answers_keep_their_pace_where_steps_are_planned_ahead(engine: type[MiniEngine]) -> None:
-    made = engine(slos=(TPOT,), blocks=2_000, max_batched_tokens=256)
+def test_answers_keep_their_pace(engine: type[MiniEngine], slos: tuple[Slo, ...]) -> None:
+    """Also where steps are planned ahead, and where a first token came long before it was due."""
+    made = engine(slos=slos, blocks=2_000, max_batched_tokens=256)
     assert 0.04 < mean_gap_s(made) <= 0.0501  # and the batch has what is left
 
 
