@@ -250,7 +250,7 @@ def _planner(replica: Replica, arm: str, chunk: int) -> Factory:
             shape, kv, slos=SLOS, settings=AdaptiveSettings(least=chunk, most=_CHUNK)
         )
     preset = _PRESET_OF.get(arm, "echo-estimator")
-    make = preset_planner(replica, preset)
+    make = preset_planner(replica, preset, tpot_from_arrival=True)  # as it is judged here
     if arm in _MANAGED:
         return ForecastThreshold.over(make, replica.policy, ThresholdSettings())
     return make

@@ -55,6 +55,7 @@ class Parts:
     model: LatencyModel
     static_budget_s: float | None
     over_alone: float | None
+    tpot_from_arrival: bool
     swap: SwapModel
 
 
@@ -91,6 +92,7 @@ def _slo_budget(parts: Parts) -> StepBudget:
         parts.model,
         prompt_step_s=lambda: parts.model.predict(full),
         over_alone=parts.over_alone,
+        tpot_from_arrival=parts.tpot_from_arrival,
     )
 
 
@@ -270,6 +272,7 @@ def build_scheduler(  # noqa: PLR0913 - the composition root
     policy: Policy = ONLINE_ONLY,
     static_budget_s: float | None = None,
     over_alone: float | None = None,
+    tpot_from_arrival: bool = False,
     lane: CpuLaneView | None = None,
     swap: SwapModel | None = None,
     may_refuse: bool = False,
@@ -279,9 +282,10 @@ def build_scheduler(  # noqa: PLR0913 - the composition root
     ``model``, ``pool`` and ``order`` (of online requests) replace the preset's own;
     ``static_budget_s`` is the step budget of ``hygen``, found by profiling. ``over_alone``: without
     ``slos``, preset ``weir`` keeps online means of TBT and TTFT within this share above what they
-    would be alone (None: nothing bounds them). ``lane`` is attention on host CPUs where the engine
-    has it, ``swap`` what copying KV to and from the host takes.
-    ``may_refuse``: the engine can turn online requests away; without it no preset's admission is
+    would be alone (None: nothing bounds them). ``tpot_from_arrival``: it counts percentiles of TPOT
+    as Echo does, token i by arrival + TTFT + i * TPOT. ``lane`` is attention on host CPUs where the
+    engine has it, ``swap`` what copying KV to and from the host takes. ``may_refuse``: the engine
+    can turn online requests away; without it no preset's admission is
     used.
 
     Raises:
@@ -297,6 +301,7 @@ def build_scheduler(  # noqa: PLR0913 - the composition root
         model=model or create(seats.model),
         static_budget_s=static_budget_s,
         over_alone=over_alone,
+        tpot_from_arrival=tpot_from_arrival,
         swap=swap or SwapModel(),
     )
     pool = pool if pool is not None else seats.pool(parts)

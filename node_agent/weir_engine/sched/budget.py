@@ -77,7 +77,8 @@ class SloBudget:
     ``prompt_step_s`` says how long a step full of online prompts takes by now; without it a
     percentile of TTFT bounds the whole step by what its tail can wait. ``over_alone``, for use
     without any objective, is the share by which the means of TBT and TTFT may be above what they
-    would be without offline work (see ``over_alone.py``).
+    would be without offline work (see ``over_alone.py``). ``tpot_from_arrival``: percentiles of
+    TPOT count from arrival plus the objective on TTFT, as Echo's do.
 
     Source: design §3, "How a budget becomes a step".
     """
@@ -90,9 +91,13 @@ class SloBudget:
         longest_s: float | None = None,
         prompt_step_s: Callable[[], float] | None = None,
         over_alone: float | None = None,
+        tpot_from_arrival: bool = False,
     ) -> None:
+        ttft_s = min((s.threshold_s for s in slos if s.metric is Metric.TTFT), default=None)
+        self.tpot_from_arrival = tpot_from_arrival and ttft_s is not None
+        tpot_after_s = ttft_s if tpot_from_arrival else None
         self._accounts: dict[Slo, Account] = {
-            slo: _account(slo, slos, model, prompt_step_s) for slo in slos
+            slo: _account(slo, slos, model, prompt_step_s, tpot_after_s) for slo in slos
         }
         self._ordered = tuple(self._accounts.values())
         if over_alone is not None and not slos:
@@ -139,6 +144,7 @@ def _account(
     slos: Sequence[Slo],
     model: LatencyModel,
     prompt_step_s: Callable[[], float] | None,
+    tpot_after_s: float | None,
 ) -> Account:
     if slo.metric is Metric.TTFT:
         if slo.is_mean:
@@ -152,4 +158,4 @@ def _account(
             (s.threshold_s for s in slos if s.metric is Metric.TTFT and not s.is_mean), default=None
         )
         return TailTbtAccount(slo, model, whole_prefill=whole_prefill, ttft_tail_s=tail_s)
-    return TailTpotAccount(slo, model)
+    return TailTpotAccount(slo, model, ttft_s=tpot_after_s)

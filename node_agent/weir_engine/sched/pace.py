@@ -11,8 +11,8 @@ class Pace:
     """A token every ``tpot_s`` from a start: a request ahead of that has slack for a long step.
 
     The start is the first token, however late that came: the pace is the mean of a request's own
-    gaps, which TPOT is. Echo's is the arrival, to which it adds its objective on TTFT
-    (``from_arrival``).
+    gaps, which TPOT is. For an objective as Echo's it is the arrival, to which the account adds
+    the objective on TTFT (``from_arrival``).
 
     Source: Echo §5.1, Latency_i = TTFT + i * TPOT.
     """

@@ -26,6 +26,7 @@ def preset_planner(  # noqa: PLR0913 - as for one run
     pool: OfflineOrder | None = None,
     lane: AttentionLane | None = None,
     may_refuse: bool = False,
+    tpot_from_arrival: bool = False,
 ) -> Callable[[EngineShape, KvManager], Scheduler]:
     """Makes the production scheduler with the preset's seats, its model profiled on the replica."""
 
@@ -43,6 +44,7 @@ def preset_planner(  # noqa: PLR0913 - as for one run
             lane=lane,
             swap=replica.swap,
             may_refuse=may_refuse,
+            tpot_from_arrival=tpot_from_arrival,
         )
 
     return make

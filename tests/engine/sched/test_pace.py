@@ -6,6 +6,7 @@ from tests.engine.sched.mini_engine import AsyncMiniEngine, MiniEngine, exact_mo
 from weir_engine.config import Metric, Policy, Slo
 from weir_engine.request import Request
 from weir_engine.sched.account import OnlineLoad
+from weir_engine.sched.budget import SloBudget
 from weir_engine.sched.pace import Pace
 from weir_engine.sched.tpot_account import TailTpotAccount
 
@@ -39,6 +40,16 @@ def test_it_starts_at_the_first_token_however_late_that_came() -> None:
     assert pace.late_s(late, 9.16) == pytest.approx(0.01)  # the fourth was due at 9.15
     assert pace.next_s(decoding(first_s=None, tokens=1), 9.1) == pytest.approx(9.15)
     assert pace.late_s(decoding(first_s=None, tokens=1), 9.1) is None
+
+
+def test_as_echo_counts_a_first_token_that_came_early_leaves_time_for_the_others() -> None:
+    """Latency_i = TTFT + i * TPOT (Echo §5.1); only where that is what was asked for."""
+    budget = SloBudget((TTFT, TPOT), exact_model(), tpot_from_arrival=True)
+    load = OnlineLoad(now_s=0.6, decoders=1, earliest_cumulative_s=0.0 + 10 * 0.05)
+    assert budget.tpot_from_arrival
+    # Ten tokens by 0.6 s: the eleventh is due at 1.0 + 10 * 0.05 = 1.5.
+    assert budget.accounts[1].step_limit(load).seconds == pytest.approx(0.9, rel=0.01)
+    assert SloBudget((TTFT, TPOT), exact_model()).accounts[1].step_limit(load).seconds == 0.0
 
 
 def test_a_late_token_shortens_the_next_step_and_saved_time_never_makes_a_long_one() -> None:
