@@ -33,7 +33,7 @@ LIST_PAGE = 500
 class ObjectList:
     """A complete list of a kind and the version of the collection that it shows."""
 
-    def __init__(self, items: list[dict[str, Any]], resource_version: str) -> None:
+    def __init__(self, items: list[Manifest], resource_version: str) -> None:
         self.items = items
         self.resource_version = resource_version
 
@@ -70,10 +70,18 @@ class ClusterApi:
         return any(entry.get("name") == kind.plural for entry in found.get("resources", ()))
 
     async def list(
-        self, kind: Kind, *, namespace: str | None = None, label: str | None = None
+        self,
+        kind: Kind,
+        *,
+        namespace: str | None = None,
+        label: str | None = None,
+        keep: Callable[[Manifest], Manifest],
     ) -> ObjectList:
-        """Every object of a kind, ``label``: only those that carry it, read in pages."""
-        items: list[dict[str, Any]] = []
+        """Every object of a kind, ``label``: only those that carry it, read in pages.
+
+        ``keep``: what is wanted of an object; no more than a page is ever held whole.
+        """
+        items: list[Manifest] = []
         token = ""
         while True:
             query = {"limit": str(LIST_PAGE)}
@@ -83,7 +91,7 @@ class ClusterApi:
                 query["continue"] = token
             page = await self._read(path_of(kind, namespace), query)
             shared = {"apiVersion": kind.api_version, "kind": kind.kind}  # items leave them out
-            items.extend({**shared, **item} for item in page.get("items") or ())
+            items.extend(keep({**shared, **item}) for item in page.get("items") or ())
             token = (page.get("metadata") or {}).get("continue") or ""
             if not token:
                 return ObjectList(items, str(page["metadata"].get("resourceVersion") or ""))

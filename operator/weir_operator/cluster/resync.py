@@ -6,6 +6,7 @@ They find deletions that a broken watch passed over, and kinds that came or went
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import structlog
 
@@ -97,7 +98,12 @@ class Resync:
         for namespace in self._namespaces or (None,):
             try:
                 lists.append(
-                    await self._api.list(watched.kind, namespace=namespace, label=watched.label)
+                    await self._api.list(
+                        watched.kind,
+                        namespace=namespace,
+                        label=watched.label,
+                        keep=partial(self._store.shared, watched.kind),
+                    )
                 )
             except NotFoundError:
                 if watched.kind.optional:
@@ -105,6 +111,8 @@ class Resync:
                 raise
         items = [item for one in lists for item in one.items]
         oldest = min((one.resource_version for one in lists), key=_number)
+        if self._store.went_back(watched.kind, oldest):
+            log.warning("resync.versions_went_back", kind=watched.kind.kind, version=oldest)
         lost = self._store.replace(watched.kind, items, oldest)
         if lost:
             log.warning("resync.missed_deletions", kind=watched.kind.kind, count=len(lost))

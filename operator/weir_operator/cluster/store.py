@@ -6,9 +6,10 @@ A relist after a lost watch says nothing of deletions, so `replace` compares wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from weir_operator.planning.job_context import without_text
 from weir_operator.planning.kinds import BATCH_JOB, LLM_SERVICE, SERVICE_LABEL, Kind
 from weir_operator.planning.types import Manifest, ObjectKey
 
@@ -41,6 +42,12 @@ class ObjectStore:
         """Every known object of a kind; the store must not change meanwhile."""
         return iter(self._objects.get(kind.kind, {}).values())
 
+    def shared(self, kind: Kind, item: Manifest) -> Manifest:
+        """What is kept of an object: the known one if it is equal, so that there are not two."""
+        item = kept(kind, item)
+        known = self.get(kind, *_name(item))
+        return known if known == item else item
+
     def of_service(self, kind: Kind, namespace: str, service: str) -> list[Manifest]:
         """The objects of a kind that carry the label of an LLMService, by name."""
         names = self._by_service.get((kind.kind, namespace, service), set())
@@ -61,6 +68,7 @@ class ObjectStore:
         known = self._objects.get(kind.kind, {}).get(where)
         if self._stale(kind, item, known):
             return
+        item = kept(kind, item)
         self._put(kind, where, item)
         if not own_write and _matters(kind, known, item):
             self._concern(kind, item)
@@ -75,12 +83,15 @@ class ObjectStore:
             self._concern(kind, known)
 
     def replace(
-        self, kind: Kind, items: list[dict[str, Any]], resource_version: str
+        self, kind: Kind, items: Sequence[Manifest], resource_version: str
     ) -> list[Manifest]:
         """Takes over a complete list; returns the objects that had gone unnoticed.
 
-        What was seen in a version newer than the list's is kept: objects and deletions.
+        What was seen in a version newer than the list's is kept: objects and deletions; nothing
+        where it `went_back`.
         """
+        if self.went_back(kind, resource_version):
+            self._forget_versions(kind)
         version = _version(resource_version)
         listed = {_name(item) for item in items}
         self._listed.pop(kind.kind, None)
@@ -99,6 +110,10 @@ class ObjectStore:
         self._buried = {uid: at for uid, at in self._buried.items() if at > version}
         return lost
 
+    def went_back(self, kind: Kind, resource_version: str) -> bool:
+        """Whether a list is older than the last one: the API server's store was restored."""
+        return _version(resource_version) < self._listed.get(kind.kind, 0)
+
     def forget(self, kind: Kind) -> None:
         """The API server serves the kind no longer."""
         for known in list(self.all(kind)):
@@ -112,6 +127,13 @@ class ObjectStore:
             for namespace, name in self._objects.get(kind.kind, {})
         ]
 
+    def _forget_versions(self, kind: Kind) -> None:
+        """What is known of a kind counts as older than anything that is told from now on."""
+        objects = self._objects.get(kind.kind, {})
+        for where, known in objects.items():
+            objects[where] = {**known, "metadata": {**known["metadata"], "resourceVersion": "0"}}
+        self._buried.clear()
+
     def _stale(self, kind: Kind, item: Manifest, known: Manifest | None) -> bool:
         version = _version(item["metadata"].get("resourceVersion"))
         if known is None:  # a late word about an object that a list showed to be gone
@@ -120,8 +142,6 @@ class ObjectStore:
 
     def _put(self, kind: Kind, where: ObjectName, item: Manifest) -> None:
         self._unindex(kind, where)
-        if kind.kind in OWNED_BY_USERS or kind.kind == POD.kind:
-            item = _without_managed_fields(item)
         self._objects.setdefault(kind.kind, {})[where] = item
         service = _service_of(item)
         if service:
@@ -175,9 +195,13 @@ def _essence(item: Manifest, *, skip_status: bool) -> Mapping[str, Any]:
     return kept
 
 
-def _without_managed_fields(item: Manifest) -> Manifest:
+def kept(kind: Kind, item: Manifest) -> Manifest:
+    """An object without what nobody here reads, which may be most of it."""
+    if kind.kind not in OWNED_BY_USERS and kind.kind != POD.kind:
+        return item
     metadata = {k: v for k, v in item["metadata"].items() if k != "managedFields"}
-    return {**item, "metadata": metadata}
+    item = {**item, "metadata": metadata}
+    return without_text(item) if kind == BATCH_JOB else item
 
 
 def _name(item: Manifest) -> ObjectName:

@@ -121,7 +121,7 @@ class Progress:
 
     async def _end_orphans(self, jobs: Sequence[HeardJob]) -> None:
         known = {str(job["metadata"]["uid"]) for job in self._store.all(BATCH_JOB)}
-        suspects = [job for job in jobs if job.uid not in known]
+        suspects = [job for job in jobs if job.uid not in known and _to_end(job)]
         if not suspects:
             return
         live = {str(job["metadata"]["uid"]) for job in await self._list(BATCH_JOB)}
@@ -136,10 +136,10 @@ class Progress:
                 log.warning("orphan.refused", uid=job.uid, reason=str(error))
 
     async def _list(self, kind: Kind) -> list[Manifest]:
-        """Every object of a kind that there is now."""
+        """The metadata of every object of a kind that there is now."""
         found: list[Manifest] = []
         for namespace in self._namespaces or (None,):
-            found += (await self._api.list(kind, namespace=namespace)).items
+            found += (await self._api.list(kind, namespace=namespace, keep=_identity)).items
         return found
 
     async def _end_orphan(self, job: HeardJob) -> None:
@@ -147,8 +147,6 @@ class Progress:
             await self._client.perform(ForgetBatch(uid=job.uid))
             self._reports.forget_job(job.uid)
             return
-        if job.report.status == "cancelling" or job.report.status in UNCANCELLED:
-            return  # it ends by itself
         await self._client.perform(CancelBatch(uid=job.uid))
         self._metrics.orphans_cancelled.inc()
         log.info("orphan.cancelled", uid=job.uid, namespace=job.namespace, name=job.name)
@@ -179,6 +177,15 @@ class Progress:
         if not left:
             self._reports.forget_service(service.namespace, service.name)
             log.info("service.released", namespace=service.namespace, name=service.name)
+
+
+def _to_end(orphan: HeardJob) -> bool:
+    """Whether it does not end by itself."""
+    return orphan.report.status not in {"cancelling", *UNCANCELLED}
+
+
+def _identity(item: Manifest) -> Manifest:
+    return {"metadata": {name: item["metadata"][name] for name in ("namespace", "name", "uid")}}
 
 
 def _remaining(service: HeardService, left: dict[str, str]) -> ControlPlaneRequest:

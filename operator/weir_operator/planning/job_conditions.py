@@ -98,7 +98,7 @@ def _accepted(context: JobContext, obstacle: Finding | None, failed: Finding) ->
         return _waits_for(observed.report) or Finding(
             reason=Reasons.ACCEPTED,
             message="the control plane has another input of this BatchJob: the first one counts"
-            if unlike and context.spec.input.config_map_key_ref is None
+            if unlike and context.spec.input.uri is not None  # text is not sent again
             else "the control plane has the input",
         )
     if failed.reason in {Reasons.REFUSED, Reasons.INPUT_TOO_LARGE}:

@@ -16,6 +16,8 @@ UNCANCELLED = frozenset({"finalizing", "delivering"})
 MAX_CONFIG_MAP_BYTES = 1 << 20
 READ_BEFORE = InlineInput(text="\n")
 """Stands for an input that was accepted before: of a job that is known it is not read."""
+NOT_KEPT = "{}\n"
+"""Stands in the operator's memory for an inline input that is never sent again."""
 
 
 class InputMissingError(Exception):
@@ -70,6 +72,19 @@ class JobContext:
         return str(model.get("servedName") or service["metadata"]["name"])
 
 
+def without_text(job: Manifest) -> Manifest:
+    """A BatchJob as it is kept: its lines only while they could still be sent."""
+    given = (job.get("spec") or {}).get("input") or {}
+    status = job.get("status") or {}
+    sent = status.get("batchID") or any(
+        item.get("type") in {"Complete", "Failed"} and item.get("status") == "True"
+        for item in status.get("conditions") or ()
+    )
+    if not sent or given.get("inline") is None:
+        return job
+    return {**job, "spec": {**job["spec"], "input": {**given, "inline": NOT_KEPT}}}
+
+
 def context_of(observed: ObservedBatchJob) -> JobContext:
     """The context of an observed BatchJob.
 
@@ -122,16 +137,11 @@ def _input(context: JobContext) -> InlineInput | UriInput:
     given = context.spec.input
     if given.uri is not None:
         return UriInput(uri=given.uri)
+    if context.status.batch_id is not None or context.observed.report is not None:
+        return READ_BEFORE  # the ConfigMap may be gone by now, the text not kept
     if given.inline is not None:
         return InlineInput(text=given.inline)
-    if context.status.batch_id is not None:
-        return READ_BEFORE  # the ConfigMap may be gone by now
-    try:
-        return InlineInput(text=_config_map_text(context))
-    except (InputMissingError, InputTooLargeError):
-        if context.observed.report is None:
-            raise
-        return READ_BEFORE  # a job suspended from birth: what else is wished holds all the same
+    return InlineInput(text=_config_map_text(context))
 
 
 def _config_map_text(context: JobContext) -> str:

@@ -185,7 +185,8 @@ class ObservedBatchJob:
     Attributes:
         job: the BatchJob as the API server shows it.
         service: the LLMService that ``serviceRef`` names; None when there is none.
-        config_map: the ConfigMap that the input names; None when there is none, or none named.
+        config_map: the ConfigMap that the input names; None when there is none, none named, or
+            the control plane has its lines.
         control_plane_reached: whether the control plane answered the last time it was asked.
         control_plane_complaint: what it said in the place of an answer; None: nothing.
         report: what the control plane says. None with ``control_plane_reached`` True is its

@@ -103,7 +103,7 @@ class Observer:
         return ObservedBatchJob(
             job=job,
             service=self._store.get(LLM_SERVICE, key.namespace, str(service_name)),
-            config_map=await self._config_map(job),
+            config_map=await self._config_map(job) if heard is None else None,
             control_plane_reached=self._reports.reached and unanswered is None,
             control_plane_complaint=self._reports.complaint
             if unanswered is None

@@ -7,6 +7,7 @@ A call that fails says nothing of the others: whether the control plane is there
 from __future__ import annotations
 
 from collections.abc import Hashable
+from datetime import datetime
 
 import structlog
 
@@ -34,6 +35,9 @@ from weir_operator.reconcile.observe import child_place, job_place
 
 log = structlog.get_logger(__name__)
 
+_Wish = tuple[bool, int, datetime | None]
+"""What a PUT of a known BatchJob can change: suspended, priority, deadline."""
+
 PAUSE_S = 5.0
 """After a call without an answer others of its kind wait: else they could hold all workers."""
 
@@ -51,7 +55,7 @@ class Requests:
         self._client = client
         self._reports = reports
         self._clock = clock
-        self._sent: dict[str, PutBatchJob] = {}
+        self._sent: dict[str, _Wish] = {}
         self._paused_until_s: dict[type[ControlPlaneRequest], float] = {}
 
     async def ask(self, key: ObjectKey, request: ControlPlaneRequest) -> float | None:
@@ -99,6 +103,8 @@ class Requests:
             ControlPlaneError: no answer, or a refusal.
         """
         asked_at_s = self._clock()
+        if isinstance(request, PutBatchJob):  # without an answer it may have been carried out
+            self._sent.pop(request.uid, None)
         try:
             heard = await self._client.perform(request)
         except ControlPlaneError as error:
@@ -113,14 +119,18 @@ class Requests:
             case None:
                 self._forget(request)
         if isinstance(request, PutBatchJob):
-            self._sent[request.uid] = request
+            self._sent[request.uid] = _wish(request)
 
     def _known(self, request: ControlPlaneRequest) -> bool:
         """Whether the control plane is known to have exactly this already."""
         match request:
             case PutBatchJob():
-                sent = self._sent.get(request.uid)
-                return self._reports.job(request.uid) is not None and sent == request
+                known = self._reports.job(request.uid)
+                return (
+                    known is not None
+                    and known.report.suspended == request.suspended
+                    and self._sent.get(request.uid) == _wish(request)
+                )
             case RegisterPods():
                 heard = self._reports.service(request.namespace, request.name)
                 return heard is not None and _registered(heard, request)
@@ -148,6 +158,10 @@ def _place(key: ObjectKey, request: ControlPlaneRequest) -> tuple[str, ...]:
             return (*job_place(key, request.uid), type(request).__name__)
         case RegisterPods() | ReleaseService():
             return (*child_place(key), type(request).__name__, request.name)
+
+
+def _wish(request: PutBatchJob) -> _Wish:
+    return request.suspended, request.priority, request.deadline
 
 
 def _registered(heard: HeardService, request: RegisterPods) -> bool:

@@ -24,6 +24,7 @@ from weir_operator.planning.kinds import FINALIZER
 from weir_operator.planning.observed import BatchReport, DeliveryReport, ObservedBatchJob, Refusal
 from weir_operator.planning.types import CancelBatch, InlineInput, PutBatchJob, UriInput
 
+LINES = '{"custom_id": "1"}\n'
 CONFIG_MAP = {"configMapKeyRef": {"name": "lines", "key": "batch.jsonl"}}
 
 
@@ -121,8 +122,13 @@ def test_a_config_map_deleted_after_acceptance_does_not_hinder_suspension() -> N
 
 @pytest.mark.parametrize(
     "config_map",
-    [None, {"data": {"other": "x"}}, {"binaryData": {"batch.jsonl": "AA=="}}],
-    ids=["gone", "without the key", "not text any more"],
+    [
+        None,
+        {"data": {"other": "x"}},
+        {"binaryData": {"batch.jsonl": "AA=="}},
+        {"data": {"batch.jsonl": LINES}},
+    ],
+    ids=["gone", "without the key", "not text any more", "still there"],
 )
 @pytest.mark.parametrize("suspend", [False, True])
 def test_a_job_suspended_from_birth_can_be_changed_without_its_config_map(
@@ -136,6 +142,8 @@ def test_a_job_suspended_from_birth_can_be_changed_without_its_config_map(
     request = submitted(observed)
     assert (request.suspended, request.priority) == (suspend, 7)
     assert request.deadline == NOW + timedelta(hours=3)
+    assert isinstance(request.input, InlineInput)
+    assert LINES not in request.input.text  # it is not sent again and again
     # Were the job lost, an empty batch must not be made in its place: without an id it would be.
     assert request.batch_id is not None
     plan = plan_batchjob(observed)

@@ -282,6 +282,22 @@ def test_overrides_are_merged_last_by_their_keys() -> None:
 
 
 @pytest.mark.parametrize(
+    ("field", "items"),
+    [
+        ("containers", [{"name": {"agent": None}}]),
+        ("containers", [{"name": ["agent"]}]),
+        ("topologySpreadConstraints", [{"topologyKey": "zone", "whenUnsatisfiable": {}}] * 2),
+        ("initContainers", [{"image": "example.org/nameless"}]),
+    ],
+)
+def test_a_list_whose_items_cannot_be_told_apart_is_left_to_the_api_server(
+    field: str, items: list[dict[str, Any]]
+) -> None:
+    """It refuses the Deployment, and the service's conditions give its words."""
+    assert pod(llmservice(podTemplate={"spec": {field: items}}))["spec"][field] == items
+
+
+@pytest.mark.parametrize(
     "source",
     [
         {"ephemeral": {"volumeClaimTemplate": {"spec": {"accessModes": ["ReadWriteOnce"]}}}},

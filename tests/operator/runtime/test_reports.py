@@ -318,8 +318,11 @@ async def test_an_orphan_that_cannot_be_ended_yet_keeps_no_others() -> None:
                 raise ControlPlaneError("it has not ended", status=409, code="not_ended")
 
     class Empty:
-        async def list(self, _kind: object, *, namespace: str | None) -> SimpleNamespace:
+        async def list(
+            self, _kind: object, *, namespace: str | None, keep: object
+        ) -> SimpleNamespace:
             assert namespace is None
+            assert keep is not None
             return SimpleNamespace(items=[])
 
     held = Book()
@@ -333,6 +336,29 @@ async def test_an_orphan_that_cannot_be_ended_yet_keeps_no_others() -> None:
     )
     await progress.look()
     assert asked == [ForgetBatch(uid="u1"), CancelBatch(uid="u2")]
+
+
+@pytest.mark.parametrize("status", ["cancelling", "finalizing", "delivering"])
+async def test_an_orphan_that_ends_by_itself_has_no_list_of_the_cluster_read(status: str) -> None:
+    """It may take hours, and would be looked for every few seconds."""
+
+    class Ending:
+        async def jobs(self) -> list[HeardJob]:
+            return [job("u1", status=status)]
+
+        async def services(self) -> list[HeardService]:
+            return []
+
+    held = Book()
+    progress = Progress(
+        cast("ControlPlaneClient", Ending()),
+        held.book,
+        ObjectStore(held.keys.append),
+        cast("ClusterApi", None),  # never asked
+        pace=Pace(interval_s=5, namespaces=(), clock=lambda: held.now_s, random=Random(1)),  # noqa: S311
+        metrics=OperatorMetrics(),
+    )
+    await progress.look()
 
 
 async def test_an_unknown_batch_is_an_answer_and_another_404_is_not(

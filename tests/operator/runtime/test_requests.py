@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from kubernetes.aio.client import Configuration
 
-from tests.operator.planning.worlds import batchjob, condition, llmservice, message
+from tests.operator.planning.worlds import batchjob, condition, llmservice, message, observe_job
 from tests.support.serving import ASGIApp
 from weir_operator.assembly import Parts, assemble
+from weir_operator.control_plane.client import ControlPlaneClient, ControlPlaneError, HeardJob
+from weir_operator.control_plane.reports import ReportBook
 from weir_operator.planning.batchjob import plan_batchjob
 from weir_operator.planning.kinds import BATCH_JOB, LLM_SERVICE
 from weir_operator.planning.llmservice import plan_llmservice
-from weir_operator.planning.types import ObjectKey, Plan, PutBatchJob
+from weir_operator.planning.observed import BatchReport
+from weir_operator.planning.types import ControlPlaneRequest, ObjectKey, Plan, PutBatchJob
+from weir_operator.reconcile.requests import Requests
 from weir_operator.settings import OperatorSettings
 
 Serve = Callable[[ASGIApp], AbstractAsyncContextManager[str]]
@@ -155,3 +160,76 @@ async def test_calls_without_an_answer_are_not_made_by_all_workers_at_once(
         assert 0 < waits_s <= 5
         await ask_all(parts, "LLMService")
         assert seen == [("PUT", SERVICE)]
+
+
+class Wishes:
+    """What is asked of a control plane that does it all, and whose answers may be lost."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.puts = 0
+        self.lost = False
+        self.held: PutBatchJob | None = None
+        self.reports = ReportBook(lambda _: None, on_reached=lambda: None, clock=lambda: self.now_s)
+        client = cast("ControlPlaneClient", self)
+        self.requests = Requests(client, self.reports, clock=lambda: self.now_s)
+
+    def heard(self) -> HeardJob:
+        """What it says of the BatchJob."""
+        assert self.held is not None
+        report = BatchReport(
+            uid="job-1", batch_id=None, status="suspended", suspended=self.held.suspended
+        )
+        return HeardJob(uid="job-1", namespace="team", name="night", report=report)
+
+    async def perform(self, request: ControlPlaneRequest) -> HeardJob:
+        """Takes a PUT over."""
+        assert isinstance(request, PutBatchJob)
+        self.held = request
+        self.puts += 1
+        if self.lost:
+            raise ControlPlaneError("PutBatchJob: ReadTimeout")
+        return self.heard()
+
+    async def wish(self, **spec: object) -> None:
+        """The BatchJob is edited, and reconciled for a minute."""
+        for _ in range(12):
+            known = self.reports.job("job-1")
+            report = None if known is None else known.report
+            observed = observe_job(batchjob(**spec), report=report)
+            for request in plan_batchjob(observed).requests:
+                await self.requests.ask(key_of("BatchJob"), request)
+            self.now_s += 5
+            self.reports.heard_all([self.heard()], [], asked_at_s=self.now_s)
+
+
+async def test_a_wish_that_is_taken_back_holds_though_an_answer_between_was_lost() -> None:
+    world = Wishes()
+    for now, then in (
+        ({"suspend": True}, {"suspend": False}),
+        ({"suspend": True, "priority": 1}, {"suspend": True, "priority": 2}),
+    ):
+        await world.wish(**now)
+        puts = world.puts
+        world.lost = True
+        [changed] = plan_batchjob(
+            observe_job(batchjob(**then), report=world.heard().report)
+        ).requests
+        await world.requests.ask(key_of("BatchJob"), changed)
+        assert world.held == changed
+        world.lost = False
+        await world.wish(**now)
+        assert world.held is not None
+        assert world.held.suspended == now["suspend"]
+        assert world.held.priority == now.get("priority", 0)
+        assert world.puts == puts + 2  # and is not asked all the time
+
+
+async def test_of_a_job_that_the_control_plane_has_no_lines_are_kept() -> None:
+    """Each may be a ConfigMap of 1 MiB, and suspended for long."""
+    world = Wishes()
+    await world.wish(suspend=True)
+    assert world.puts == 1
+    world.held = None
+    gc.collect()
+    assert [found for found in gc.get_objects() if type(found) is PutBatchJob] == []

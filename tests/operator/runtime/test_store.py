@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from weir_operator.api.batchjob import BatchJobSpec
 from weir_operator.cluster.ownership import applied, must_apply, owned_fields, owned_values
 from weir_operator.cluster.store import POD, ObjectStore
 from weir_operator.planning.kinds import BATCH_JOB, DEPLOYMENT, LLM_SERVICE, SERVICE_LABEL, Kind
@@ -114,6 +117,59 @@ def test_a_list_brings_back_nothing_that_was_deleted_meanwhile() -> None:
     late = item(BATCH_JOB, "job", 4)
     seen.store.seen(BATCH_JOB, late)
     assert seen.store.get(BATCH_JOB, "team", "job") is None
+
+
+def test_a_list_of_a_store_that_was_restored_is_taken_over_though_versions_went_back() -> None:
+    """As after a restore of etcd: the API server counts on from the snapshot's version."""
+    seen = Seen()
+    services = [
+        item(LLM_SERVICE, name, 9000, uid=name, spec={"replicas": 1}) for name in ("a", "b", "c")
+    ]
+    seen.store.replace(LLM_SERVICE, services, "9100")
+    seen.store.gone(LLM_SERVICE, item(LLM_SERVICE, "c", 9200, uid="c"))
+    seen.take()
+    restored = [
+        item(LLM_SERVICE, "a", 4000, uid="a", spec={"replicas": 7}),
+        item(LLM_SERVICE, "c", 4000, uid="c", spec={"replicas": 1}),
+    ]
+    lost = seen.store.replace(LLM_SERVICE, restored, "5000")
+    assert [one["metadata"]["name"] for one in lost] == ["b"]
+    assert set(seen.take()) == {key(LLM_SERVICE, name) for name in "abc"}
+    seen.store.seen(LLM_SERVICE, item(LLM_SERVICE, "a", 5001, uid="a", spec={"replicas": 2}))
+    assert seen.take() == [key(LLM_SERVICE, "a")]
+    live = seen.store.get(LLM_SERVICE, "team", "a")
+    assert live is not None
+    assert live["spec"] == {"replicas": 2}
+
+
+LINES = '{"custom_id": "1"}\n'
+JOB_SPEC = {"serviceRef": {"name": "chat"}, "input": {"inline": LINES}}
+FAILED = {"type": "Failed", "status": "True"}
+
+
+@pytest.mark.parametrize(
+    "status", [{"batchID": "batch_1"}, {"conditions": [FAILED]}], ids=["accepted", "refused"]
+)
+def test_the_lines_of_a_job_are_kept_only_while_they_may_be_sent(status: dict[str, Any]) -> None:
+    seen = Seen()
+    waiting = {"conditions": [{**FAILED, "status": "False"}]}
+    seen.store.seen(BATCH_JOB, item(BATCH_JOB, "job", 1, spec=JOB_SPEC, status=waiting))
+    live = seen.store.get(BATCH_JOB, "team", "job")
+    assert live is not None
+    assert live["spec"] == JOB_SPEC
+    done = item(BATCH_JOB, "job", 2, spec=JOB_SPEC, status=status)
+    seen.store.seen(BATCH_JOB, done, own_write=True)
+    kept = seen.store.get(BATCH_JOB, "team", "job")
+    assert kept is not None
+    assert kept["spec"]["input"]["inline"] != LINES
+    BatchJobSpec.model_validate(kept["spec"])  # it is planned as any other
+    seen.take()
+    assert seen.store.shared(BATCH_JOB, done) is kept  # nor does a full list hold it twice
+    seen.store.seen(BATCH_JOB, item(BATCH_JOB, "job", 3, spec=JOB_SPEC, status=status))
+    assert seen.take() == []
+    changed = {**JOB_SPEC, "ttlSecondsAfterFinished": 5}
+    seen.store.seen(BATCH_JOB, item(BATCH_JOB, "job", 4, spec=changed, status=status))
+    assert seen.take() == [key(BATCH_JOB, "job")]
 
 
 def test_children_are_found_by_their_label_until_it_goes() -> None:

@@ -22,6 +22,8 @@ MERGE_KEYS = {
     "hostAliases": "ip",
 }
 """Lists whose items are known by a key; every other list is replaced as a whole."""
+BESIDE = {"ports": "protocol", SPREAD: "whenUnsatisfiable"}
+"""What tells items of one key apart."""
 
 VOLUME_SOURCES = frozenset({
     "awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "configMap", "csi",
@@ -59,17 +61,20 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 def _value(name: str, base: Any, over: Any) -> Any:  # noqa: ANN401 - any JSON
     if isinstance(base, Mapping) and isinstance(over, Mapping):
         return merged(base, over)
-    key = MERGE_KEYS.get(name)
-    if key is not None and _keyed(base, key) and _keyed(over, key):
+    if name in MERGE_KEYS and _keyed(name, base) and _keyed(name, over):
         return _list(name, base, over)
     if isinstance(over, Mapping):
         return merged({}, over)
     return over
 
 
-def _keyed(value: object, key: str) -> bool:
+def _keyed(name: str, value: object) -> bool:
+    """Whether all items can be told apart. Others the API server refuses, and names the field."""
     return isinstance(value, list) and all(
-        isinstance(item, Mapping) and key in item for item in value
+        isinstance(item, Mapping)
+        and isinstance(item.get(MERGE_KEYS[name]), str | int)
+        and isinstance(item.get(BESIDE.get(name)), str | None)
+        for item in value
     )
 
 
