@@ -116,6 +116,7 @@ def build_work(
             max_grammar_bytes=settings.max_grammar_bytes,
             max_words=settings.max_words,
             max_list_tokens=settings.max_list_tokens,
+            max_parts=settings.max_parts,
             result_max_bytes=settings.result_max_bytes,
         ),
         salt_key=secrets.token_bytes(32),

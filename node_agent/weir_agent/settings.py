@@ -194,6 +194,13 @@ class AgentSettings(BaseSettings):
         le=MAX_COUNT,
         description="Largest schema, grammar, pattern, tool or word list of an offline line.",
     )
+    grammar_timeout_s: float = Field(
+        default=60.0,
+        gt=0,
+        le=3600,
+        description="How long the compilation of an offline line's grammar or schema may take; "
+        "then the line ends with its own error.",
+    )
     max_words: int = Field(
         default=64,
         ge=0,
@@ -207,6 +214,13 @@ class AgentSettings(BaseSettings):
         le=MAX_COUNT,
         description="Most tokens that logit_bias, allowed_token_ids or stop_token_ids of an "
         "offline line may name.",
+    )
+    max_parts: int = Field(
+        default=4_096,
+        ge=1,
+        le=MAX_COUNT,
+        description="Most messages and content parts together of an offline line: the server that "
+        "online requests share checks each of them.",
     )
 
     sync_timeout_s: float = Field(

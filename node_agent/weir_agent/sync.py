@@ -85,6 +85,8 @@ class SyncLoop:
             return max(self._pause.pause_s(), error.retry_after_s or 0.0)
         self._pause.reset()
         self._parts.metrics.syncs.labels("ok").inc()
+        # Online requests are served meanwhile; what the reply says is then done at once.
+        await self._parts.work.read_ahead((*reply.adopted, *reply.chunks))
         self._apply(request, reply, sent_s)
         return min(reply.next_sync_s, MOST_NEXT_SYNC_S)
 

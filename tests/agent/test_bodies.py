@@ -16,6 +16,7 @@ BOUNDS = BodyBounds(
     max_grammar_bytes=200,
     max_words=3,
     max_list_tokens=6,
+    max_parts=8,
     result_max_bytes=4_096,
 )
 
@@ -142,6 +143,36 @@ def test_lists_within_their_bounds_pass() -> None:
         "seed": -(1 << 63),
     }
     assert prepared(COMPLETIONS, prompt="x", **asked).items() >= asked.items()
+
+
+TEXT = {"type": "text", "text": "x"}
+
+
+@pytest.mark.parametrize(
+    ("url", "body", "param"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": "x"}] * 9}, "messages"),
+        (CHAT, {"messages": [{"role": "user", "content": [TEXT] * 8}]}, "messages"),
+        (CHAT, {"messages": [{"role": "user", "content": ["x"] * 8}]}, "messages"),
+        (CHAT, {"messages": [{"role": "user", "content": [7] * 8}]}, "messages"),
+        (CHAT, {"messages": [{"role": "assistant", "tool_calls": [{}] * 8}]}, "messages"),
+        (CHAT, {"messages": [{"role": "user", **{f"k{n}": 1 for n in range(25)}}]}, "messages"),
+        (CHAT, {"messages": [], "tools": [[]] * 201}, "tools"),
+        (COMPLETIONS, {"prompt": "x", "seed": [[]] * 9}, "seed"),
+        (COMPLETIONS, {"prompt": [None] * 9}, "prompt"),
+        (COMPLETIONS, {"prompt": "x", "logit_bias": {"1": [[]] * 9}}, "logit_bias"),
+    ],
+)
+def test_a_line_of_many_small_parts_is_refused(url: str, body: dict[str, Any], param: str) -> None:
+    with pytest.raises(BodyError, match="too many parts") as refusal:
+        prepared(url, **body)
+    assert refusal.value.param == param
+
+
+def test_parts_within_their_bound_pass() -> None:
+    messages = [{"role": "user", "content": [TEXT] * 4}, {"role": "user", "content": [TEXT] * 2}]
+    assert prepared(CHAT, messages=messages)["messages"] == messages
+    assert prepared(CHAT, messages=[{"role": "user", "content": "x"}] * 8)
 
 
 def test_a_prompt_of_token_ids_is_one_prompt() -> None:

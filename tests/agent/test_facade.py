@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from weir_agent.engine import OfflineLine
 from weir_agent.latency import TOKENS, TokenCount
 from weir_agent.vllm_bridge.facade import CURRENT, OfflineView, OnlineView, Submission
 from weir_agent.vllm_bridge.messages import read_tag
+from weir_agent.vllm_bridge.render_turn import RenderTurn
 from weir_engine.ids import RequestClass
 
 
@@ -61,6 +63,10 @@ def line(**changes: object) -> OfflineLine:
     return OfflineLine(**{**values, **changes})
 
 
+def submitted(**changes: object) -> Submission:
+    return Submission(line=line(**changes), turn=RenderTurn(asyncio.Lock()))
+
+
 @pytest.mark.parametrize(
     "claim",
     [
@@ -81,7 +87,7 @@ async def test_online_requests_are_online_whatever_they_claim(claim: dict[str, A
 
 
 async def test_what_every_prompt_of_a_line_hit_is_counted() -> None:
-    client, submission = RecordingClient(), Submission(line=line())
+    client, submission = RecordingClient(), submitted()
     token = CURRENT.set(submission)
     for prompt in ("a", "b", "c"):
         async for _ in OfflineView(client).generate(prompt, params(), f"r-{prompt}"):
@@ -91,7 +97,7 @@ async def test_what_every_prompt_of_a_line_hit_is_counted() -> None:
 
 
 async def test_offline_requests_carry_what_the_agent_knows_of_their_line() -> None:
-    client, submission = RecordingClient(), Submission(line=line(solo=True))
+    client, submission = RecordingClient(), submitted(solo=True)
     token = CURRENT.set(submission)
     async for _ in OfflineView(client).generate("p", params({"weir": {}}), "r", priority=-5):
         pass
@@ -124,7 +130,7 @@ async def test_the_tokens_of_an_online_response_are_counted_by_the_choices_of_it
 async def executed(
     client: RecordingClient, asked: SimpleNamespace, **changes: object
 ) -> Submission:
-    submission = Submission(line=line(**changes))
+    submission = submitted(**changes)
     token = CURRENT.set(submission)
     async for _ in OfflineView(client).generate("p", asked, "r"):
         pass
@@ -172,7 +178,7 @@ async def test_requests_that_carry_parameters_of_their_own_are_refused(view: typ
     async def streamed() -> AsyncGenerator[str, None]:
         yield "part"
 
-    token = CURRENT.set(Submission(line=line()))
+    token = CURRENT.set(submitted())
     for prompt, parameters in (
         (streamed(), params()),
         (SimpleNamespace(sampling_params=params()), params()),

@@ -78,6 +78,25 @@ def test_what_a_power_failure_left_ends_the_recovery(tmp_path: Path, torn: bytes
     second.close()
 
 
+async def test_what_was_read_ahead_is_what_open_finds(tmp_path: Path) -> None:
+    first = spool(tmp_path)
+    first.open(lease()).append(2, record(2))
+    first.close()
+    stored = tmp_path / "chunk" / "results.ndjson"
+    stored.write_bytes(stored.read_bytes() + record(3)[:-4])
+    second = spool(tmp_path)
+    for chunk_id in ("chunk", "chunk", "new"):
+        await second.read_ahead(chunk_id)
+    assert second.open(lease(attempt=2)).finished == {2}
+    second.open(lease(attempt=2)).append(3, record(3))
+    file = second.open(lease(attempt=3))  # the same chunk again, still in this process
+    assert b"".join(file.seal().blocks()) == stored.read_bytes() == record(2) + record(3)
+    assert second.open(lease("new")).finished == frozenset()
+    second.drop("chunk")
+    assert second.open(lease(attempt=4)).finished == frozenset()
+    second.close()
+
+
 def test_what_nobody_holds_is_deleted(tmp_path: Path) -> None:
     first = spool(tmp_path)
     for name in ("held", "gone"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tests.agent.conftest import StartAgent
 from tests.support.fake_control_plane import FakeControlPlane, completion_lines
 from tests.support.fake_engine import FakeEngine
 from weir_agent.agent import EngineDiedError
+from weir_agent.chunks import spool
 from weir_agent.main import record_fault
 
 
@@ -270,3 +272,29 @@ async def test_deaths_that_cannot_be_read_or_removed_stop_no_sync(
         assert list(control_plane.deaths) == [death.death_id]
         fails = False
         await running.until(lambda: control_plane.syncs[-1]["deaths"] == [])
+
+
+async def test_what_an_earlier_process_stored_is_read_beside_online_traffic(
+    start_agent: StartAgent, control_plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hundreds of large results take seconds, in which online requests would stand still."""
+    for first in (1, 7):
+        control_plane.add_chunk(completion_lines(6, first=first))
+    control_plane.fail_uploads = 10_000
+    engine = FakeEngine()
+    async with start_agent(engine, hand_back_s=0) as running:
+        await running.until(lambda: len(engine.executed) == 12 and not engine.resident)
+    control_plane.fail_uploads = 0
+    readers: list[threading.Thread] = []
+    read = spool.read_stored
+
+    def noted(folder: Path) -> spool.Stored:
+        readers.append(threading.current_thread())
+        return read(folder)
+
+    monkeypatch.setattr(spool, "read_stored", noted)
+    async with start_agent(FakeEngine()) as running:
+        await running.until(lambda: control_plane.done)
+    assert sorted(control_plane.results) == list(range(1, 13))
+    assert len(readers) == 2
+    assert threading.current_thread() not in readers

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -172,6 +173,9 @@ class EngineHost:
         for _ in range(limit):
             if not self.engine.has_unfinished_requests():
                 return
+            weir = getattr(self.scheduler, "weir", None)
+            if weir is not None and weir.parked():
+                time.sleep(0.001)  # vLLM's own loop waits until it is woken
             yield self.step()
         raise AssertionError(f"requests are left after {limit} steps")
 

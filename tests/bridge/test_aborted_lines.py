@@ -18,7 +18,9 @@ from weir_agent.vllm_bridge.facade import OfflineView
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
 
-def engine_that_ends_with(finish_reason: str) -> Any:  # noqa: ANN401 - imports vLLM
+def engine_that_ends_with(
+    finish_reason: str, stop_reason: str | None = None, *, status: int = 200
+) -> Any:  # noqa: ANN401 - imports vLLM
     """An engine whose application says that a tool was called, however the output ended."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -26,7 +28,9 @@ def engine_that_ends_with(finish_reason: str) -> Any:  # noqa: ANN401 - imports 
 
     class Client:
         async def generate(self, *_: object, **__: object) -> AsyncGenerator[Any, None]:
-            output = SimpleNamespace(index=0, token_ids=[7], finish_reason=finish_reason)
+            output = SimpleNamespace(
+                index=0, token_ids=[7], finish_reason=finish_reason, stop_reason=stop_reason
+            )
             yield SimpleNamespace(num_cached_tokens=0, outputs=[output])
 
     async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
@@ -34,7 +38,7 @@ def engine_that_ends_with(finish_reason: str) -> Any:  # noqa: ANN401 - imports 
         async for _ in OfflineView(Client()).generate("prompt", params, "r"):
             pass
         body = json.dumps({"choices": [{"finish_reason": "tool_calls"}]}).encode()
-        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.start", "status": status, "headers": []})
         await send({"type": "http.response.body", "body": body})
 
     llm = SimpleNamespace(errored=False)
@@ -46,3 +50,13 @@ async def test_a_tool_call_that_the_engine_cut_off_is_no_answer() -> None:
         await engine_that_ends_with("abort").execute(line(1))
     outcome = await engine_that_ends_with("stop").execute(line(1))
     assert outcome.body["choices"][0]["finish_reason"] == "tool_calls"
+
+
+async def test_a_line_is_told_why_the_engine_refused_it() -> None:
+    """vLLM's application says "Internal server error", whatever the reason."""
+    refused = engine_that_ends_with("error", "its grammar is too slow", status=500)
+    outcome = await refused.execute(line(1))
+    assert outcome.status_code == 400
+    assert outcome.body["error"]["message"] == "its grammar is too slow"
+    outcome = await engine_that_ends_with("error", status=500).execute(line(1))
+    assert outcome.status_code == 500

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -214,6 +216,41 @@ def test_structured_output_waits_for_its_grammar_and_then_runs(host: EngineHost)
     )
     done = host.run([ask])
     assert set(done["shaped"]) <= {ord("a"), ord("b")}
+
+
+def test_a_line_ends_when_its_grammar_is_not_compiled_in_time(
+    host: EngineHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other requests with grammars, online and offline, run meanwhile."""
+    from vllm.sampling_params import StructuredOutputsParams
+
+    driver = host.use_weir({"policy": POLICY, "grammar_timeout_s": 0.05})
+    manager = host.core.structured_output_manager
+    go_on, compiled = threading.Event(), manager._create_grammar
+
+    def compile_grammar(request: Any) -> Any:  # noqa: ANN401 - vLLM is not typed
+        if request.request_id.startswith("endless"):
+            assert go_on.wait(60)
+        return compiled(request)
+
+    monkeypatch.setattr(manager, "_create_grammar", compile_grammar)
+    rng = numbers(8)
+    for name, offline in (("endless", True), ("line", True), ("online", False)):
+        params = {"structured_outputs": StructuredOutputsParams(regex="[ab]{8}")}
+        ask = Ask(id=name, prompt=text(rng, 30), output=8, offline=offline, params=params)
+        host.add(ask)
+    ends: dict[str, tuple[Any, Any]] = {}
+    deadline_s = time.monotonic() + 60
+    while len(ends) < 3 and time.monotonic() < deadline_s:
+        for result in host.engine.step():
+            if result.finished:
+                output = result.outputs[0]
+                ends[result.request_id] = (output.finish_reason, output.stop_reason)
+    go_on.set()
+    assert ends["endless"][0] == "error"
+    assert "took more than 0.05 s to compile" in ends["endless"][1]
+    assert ends["line"][0] == ends["online"][0] == "length"
+    assert driver.telemetry()["requests"] == 0
 
 
 def test_only_online_requests_that_stream_are_measured(host: EngineHost) -> None:

@@ -40,6 +40,7 @@ _DROPPED = frozenset({
 _WORDS = ("stop", "bad_words")
 _TOKEN_LISTS = ("logit_bias", "allowed_token_ids", "stop_token_ids")
 _GRAMMARS = ("response_format", "structured_outputs", "tools", "chat_template_kwargs", "documents")
+_MEMBERS = 16
 _LEAST_INTEGER, _MOST_INTEGER = -(1 << 63), (1 << 63) - 1
 _MEDIA_PREFIX = "data:"
 
@@ -73,6 +74,7 @@ class BodyBounds:
     max_grammar_bytes: int
     max_words: int
     max_list_tokens: int
+    max_parts: int
     result_max_bytes: int
 
 
@@ -92,14 +94,51 @@ def prepare(
             shown = _readable(name)
             raise BodyError(f"{shown} is not allowed in a batch line: leave it out", param=shown)
     kept = {name: value for name, value in body.items() if name in allowed}
+    _check_lists(kept, bounds)
+    _check_parts(kept, bounds)  # before all of them are looked at
     _check_values(kept)
     _check_numbers(kept, bounds)
     _check_choices(kept, bounds)
     _check_logprobs(url, kept, bounds)
-    _check_lists(kept, bounds)
     _check_sizes(kept, bounds)
     _refuse_remote_media(kept.get("messages"))
     return {**kept, "stream": False, "cache_salt": cache_salt}
+
+
+def _check_parts(body: Mapping[str, Any], bounds: BodyBounds) -> None:
+    # Engines hold each against every kind of part, in the loop that serves online requests.
+    for name, value in body.items():
+        limit = bounds.max_parts
+        if name in (*_GRAMMARS, *_WORDS):
+            limit = bounds.max_grammar_bytes  # of so many bytes no more can be made
+        elif name in _TOKEN_LISTS:
+            limit = bounds.max_list_tokens
+        if _parts(value, most=limit, tokens=name == "prompt") > limit:
+            raise BodyError(
+                f"{name} has too many parts, one in another counted too: give at most {limit}",
+                param=name,
+            )
+
+
+def _parts(value: object, *, most: int, tokens: bool = False) -> int:
+    """Entries of arrays, and objects within objects; counted until there are more than ``most``.
+
+    Members of an object count from where it has more than any message or part. ``tokens``: arrays
+    of integers are prompts, which cost next to nothing.
+    """
+    parts, waiting = 0, [value]
+    while waiting and parts <= most:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            values = list(part.values())
+            parts += max(0, len(values) - _MEMBERS)
+            parts += sum(isinstance(inner, dict) for inner in values)
+            waiting += values
+        elif isinstance(part, list):
+            entries = [entry for entry in part if not (tokens and type(entry) is int)]
+            parts += len(entries)
+            waiting += entries
+    return parts
 
 
 def _check_values(body: Mapping[str, Any]) -> None:

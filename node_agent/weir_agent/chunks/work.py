@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
 
@@ -120,6 +120,11 @@ class ChunkWork:
         for chunk in chunks:
             if self._returned.get(chunk.chunk_id) == chunk:
                 del self._returned[chunk.chunk_id]
+
+    async def read_ahead(self, leases: Iterable[wire.Lease]) -> None:
+        """Reads what is stored of chunks that are about to be taken: it may be much."""
+        for lease in leases:
+            await self._parts.spool.read_ahead(lease.chunk_id)
 
     def take(self, lease: wire.Lease) -> None:
         """A chunk was leased to this agent, or a new attempt at one that it holds."""

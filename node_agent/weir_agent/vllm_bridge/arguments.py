@@ -190,5 +190,6 @@ def _bridge(settings: AgentSettings) -> dict[str, Any]:
         "profile": profile,
         "static_budget_s": settings.static_budget_s,
         "partial_hits": settings.partial_hits,
+        "grammar_timeout_s": settings.grammar_timeout_s,
         "step_file": None if settings.step_file is None else str(settings.step_file),
     }

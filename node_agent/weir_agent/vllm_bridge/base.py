@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         vllm_config: Any
         scheduler_config: Any
         kv_cache_manager: Any
+        structured_output_manager: Any
         requests: dict[str, Any]
         running: list[Any]
         waiting: Any

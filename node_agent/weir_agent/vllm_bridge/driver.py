@@ -20,6 +20,7 @@ from weir_agent.vllm_bridge.divergence import (
     actual_plan,
     find_divergence,
 )
+from weir_agent.vllm_bridge.grammars import take_over_compiler
 from weir_agent.vllm_bridge.intake import Intake
 from weir_agent.vllm_bridge.messages import BridgeSettings
 from weir_agent.vllm_bridge.outcome import read_outcome
@@ -40,6 +41,9 @@ _log = structlog.get_logger(__name__)
 
 RETRY_S: Final = 0.001
 """An admission that was put off is planned again after so long."""
+
+GRAMMAR_POLL_S: Final = 0.005
+"""Whether a grammar is compiled is looked at so often while nothing else can be done."""
 
 
 class StepDriver:
@@ -63,7 +67,10 @@ class StepDriver:
         self._clock = clock
         self._strict = settings.strict
         self._ready = Readiness(vllm, asynchronous=asynchronous)
-        self.intake = Intake(vllm, clock=clock)
+        grammars = take_over_compiler(
+            vllm.structured_output_manager, most_s=settings.grammar_timeout_s, clock=clock
+        )
+        self.intake = Intake(vllm, clock=clock, grammars=grammars)
         # The plan decides what is admitted; vLLM's own gate on whole prompts would second-guess it.
         vllm.scheduler_reserve_full_isl = False
         parts = take_over_pool(
@@ -195,15 +202,14 @@ class StepDriver:
                         self.kv.tails.leads(known, work.hit_tokens + work.tokens)
 
     def _park(self, now_s: float) -> None:
-        if (
-            self.intake.blocked
-            or self._vllm.grammar_compile_error_reqs
-            or not self._ready.admitting
-        ):
+        if self._vllm.grammar_compile_error_reqs or not self._ready.admitting:
             return
+        idle_s = self._idle_s
+        if self.intake.blocked:
+            idle_s = GRAMMAR_POLL_S if idle_s is None else min(idle_s, GRAMMAR_POLL_S)
         self.parking.park(
             now_s,
-            idle_s=self._idle_s,
+            idle_s=idle_s,
             waiting=bool(self.intake.known),
             online=self.intake.online > 0 and self._steps.computing == 0,
         )
@@ -216,6 +222,7 @@ class StepDriver:
 
     def after_update(self, outputs: dict[int, Any]) -> None:
         """The output has been processed: tell the planner."""
+        self.intake.explain(outputs)
         plan, timing = self._ending if self._ending is not None else (None, None)
         self._ending = None
         if plan is None or timing is None:

@@ -15,6 +15,7 @@ from typing import Any
 from weir_agent.engine import OfflineLine
 from weir_agent.latency import TOKENS, TokenCount
 from weir_agent.vllm_bridge.messages import ONLINE_TAG, RequestTag
+from weir_agent.vllm_bridge.render_turn import RenderTurn
 
 ONLINE_PRIORITY, OFFLINE_PRIORITY = 0, 1
 
@@ -25,12 +26,16 @@ class Submission:
 
     ``aborted``: the engine cut an output of it off. In the answer a tool call may hide that.
     ``cut``: an output ended at the line's ``most_tokens``, where more had been asked for.
+    ``refused``: why the engine ended a request of it with an error, where it says so.
+    ``turn`` is over when the engine has the first of its prompts: all are rendered by then.
     """
 
     line: OfflineLine
+    turn: RenderTurn
     cached_tokens: int = 0
     aborted: bool = False
     cut: bool = False
+    refused: str | None = None
 
 
 CURRENT: contextvars.ContextVar[Submission | None] = contextvars.ContextVar(
@@ -119,6 +124,7 @@ class OfflineView(_View):
         submission = CURRENT.get()
         if submission is None:
             raise PermissionError("the offline view was called outside an offline line")
+        submission.turn.over()
         options["priority"] = OFFLINE_PRIORITY
         most = submission.line.most_tokens
         shortened = most is not None and sampling_params.max_tokens > most
@@ -136,6 +142,8 @@ class OfflineView(_View):
                     cached = found
                 for choice in output.outputs:
                     submission.aborted |= choice.finish_reason == "abort"
+                    if choice.finish_reason == "error":
+                        submission.refused = choice.stop_reason
                     submission.cut |= shortened and choice.finish_reason == "length"
                 yield output
 

@@ -4,7 +4,7 @@ Requests that wait for a compiled grammar are kept back here until it is ready.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -12,6 +12,7 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.request import RequestStatus
 
 from weir_agent.vllm_bridge.base import VllmScheduler
+from weir_agent.vllm_bridge.grammars import GrammarCompiler
 from weir_agent.vllm_bridge.messages import ONLINE_TAG, read_tag
 from weir_engine.errors import ConfigError
 from weir_engine.ids import RequestClass, RequestId
@@ -34,10 +35,13 @@ class Intake:
         *,
         clock: Callable[[], float],
         wall: Callable[[], float] = time.time,
+        grammars: GrammarCompiler | None = None,
     ) -> None:
         self._vllm = vllm
         self._clock = clock
         self._wall = wall
+        self._grammars = grammars
+        self._refused: dict[str, str] = {}
         self.known: dict[str, Request] = {}
         self.blocked: dict[str, Any] = {}
         self.streams: set[str] = set()
@@ -101,6 +105,9 @@ class Intake:
         """Requests whose grammar has been compiled since the last call."""
         if not self.blocked:
             return []
+        late = {} if self._grammars is None else self._grammars.give_up()
+        for request_id in late.keys() & self.blocked.keys():
+            self._refuse(self.blocked[request_id], late[request_id])
         ready = [
             request
             for request in self.blocked.values()
@@ -117,13 +124,25 @@ class Intake:
 
     def forget(self, request_id: str) -> None:
         """It has ended."""
-        self.blocked.pop(request_id, None)
+        if self.blocked.pop(request_id, None) is not None and self._grammars is not None:
+            self._grammars.forget(request_id)
         self.streams.discard(request_id)
         request = self.known.pop(request_id, None)
         if request is not None:
             self.online -= request.is_online
 
+    def explain(self, outputs: Mapping[int, Any]) -> None:
+        """Write into the last outputs of refused requests why; the agent reads it there."""
+        if not self._refused:
+            return
+        for batch in outputs.values():
+            for output in batch.outputs:
+                if output.request_id in self._refused:
+                    output.stop_reason = self._refused[output.request_id]
+        self._refused.clear()  # whoever is not among them had ended before
+
     def _refuse(self, request: Any, reason: str) -> None:
         """End the request with an error in the next step; raising here would end the engine."""
         _log.warning("weir.request_refused", request_id=request.request_id, reason=reason)
         self._vllm.grammar_compile_error_reqs.add(request.request_id)
+        self._refused[request.request_id] = reason

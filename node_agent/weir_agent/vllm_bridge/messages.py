@@ -134,7 +134,8 @@ class BridgeSettings(_Message):
     those that have waited for more than ``stale_s``; "arrival" takes them as they came.
     ``classed_eviction`` False keeps vLLM's own eviction order; ``guard_online`` keeps what online
     used last, as many blocks as offline work may not pin. ``partial_hits`` lets prefix hits end
-    inside a block (``SharedTails``). ``seed`` is for the draws.
+    inside a block (``SharedTails``). ``grammar_timeout_s`` bounds the compilation of an offline
+    request's grammar. ``seed`` is for the draws.
     """
 
     preset: str = "weir"
@@ -152,6 +153,7 @@ class BridgeSettings(_Message):
     classed_eviction: bool = True
     guard_online: bool = True
     partial_hits: bool = True
+    grammar_timeout_s: Annotated[float, Field(gt=0)] = 60.0
     seed: int = 0
 
 

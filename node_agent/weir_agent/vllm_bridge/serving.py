@@ -42,6 +42,7 @@ from weir_agent.settings import AgentSettings, SettingsError
 from weir_agent.vllm_bridge.environment import start_engine_by_fork
 from weir_agent.vllm_bridge.facade import CURRENT, OfflineView, OnlineView, Submission
 from weir_agent.vllm_bridge.messages import LATENCY_PROFILE
+from weir_agent.vllm_bridge.render_turn import RenderTurn
 from weir_agent.vllm_bridge.version import UnsupportedEngineError, check_config, check_version
 
 UTILITY_TIMEOUT_S = 2.0
@@ -72,6 +73,7 @@ class VllmEngine:
         self.app = app
         self._offline_app = offline_app
         self._models = models
+        self._rendering = asyncio.Lock()
 
     @property
     def models(self) -> tuple[ServedModel, ...]:
@@ -96,23 +98,27 @@ class VllmEngine:
             EngineGoneError: the engine is dead, or ending.
             EngineBusyError: vLLM's admission refused it for now.
         """
-        if self.dead:
-            raise EngineGoneError("the engine is dead")
-        submission = Submission(line=line)
-        token = CURRENT.set(submission)
-        try:
-            response = await post(
-                self._offline_app,
-                line.url,
-                body=json.dumps(line.body).encode(),
-                headers={"x-request-id": line.request_id},
-            )
-        finally:
-            CURRENT.reset(token)
+        turn = RenderTurn(self._rendering)
+        submission = Submission(line=line, turn=turn)
+        async with turn:
+            if self.dead:
+                raise EngineGoneError("the engine is dead")
+            token = CURRENT.set(submission)
+            try:
+                response = await post(
+                    self._offline_app,
+                    line.url,
+                    body=json.dumps(line.body).encode(),
+                    headers={"x-request-id": line.request_id},
+                )
+            finally:
+                CURRENT.reset(token)
         if response.status_code >= 500 and self.dead:
             raise EngineGoneError("the engine died while it held the line")
         if submission.aborted:  # vLLM says 200 to what it cuts off when it is asked to end
             raise EngineGoneError("the engine was ended while it held the line")
+        if submission.refused is not None:  # of which vLLM says "Internal server error"
+            return LineOutcome(status_code=400, body=_refusal(submission.refused))
         if response.status_code in BUSY_STATUS:
             raise EngineBusyError(f"vLLM answered {response.status_code}")
         return LineOutcome(
@@ -171,6 +177,12 @@ class VllmEngine:
     async def stop(self, *, within_s: float) -> None:
         """Ends the engine's processes and frees what they hold."""
         await asyncio.to_thread(self._llm.shutdown, within_s)
+
+
+def _refusal(reason: str) -> dict[str, Any]:
+    """The body of a 400 answer, as vLLM words one."""
+    error = {"message": reason, "type": "BadRequestError", "param": None, "code": 400}
+    return {"error": error}
 
 
 async def start(args: Any, settings: AgentSettings, *, identity: str) -> VllmEngine:

@@ -14,6 +14,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreRequestType
 from vllm.v1.engine.core import EngineCore
 from vllm.v1.request import Request
+from vllm.v1.structured_output import StructuredOutputManager
 
 from weir_agent.vllm_bridge.queue import ClassedBlockQueue
 from weir_agent.vllm_bridge.version import check_attributes, check_shapes
@@ -93,6 +94,7 @@ _SCHEDULER_STATE = (
     "scheduler_reserve_full_isl",
     "block_size",
     "kv_cache_manager",
+    "structured_output_manager",
     "_pause_state",
 )
 
@@ -129,6 +131,10 @@ def check_classes() -> None:
     shapes["EngineCore.add_request"] = (
         getattr(EngineCore, "add_request", None),
         ("self", "request", "request_wave"),
+    )
+    shapes["StructuredOutputManager._create_grammar"] = (
+        getattr(StructuredOutputManager, "_create_grammar", None),
+        ("self", "request"),  # what the compiler's executor is given
     )
     check_shapes(shapes)
     queue_methods = {
