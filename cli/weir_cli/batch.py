@@ -18,7 +18,7 @@ from rich.table import Table
 from weir_cli.api import Api
 from weir_cli.console import err, out, transfer_bar
 from weir_cli.errors import CliError, ExitStatus
-from weir_cli.input_file import endpoint_of_first_line, name_of, opened
+from weir_cli.input_file import endpoint_of_first_line, name_of, opened, unchanging
 from weir_cli.models import Batch
 from weir_cli.settings import client_settings
 from weir_cli.watch import follow, summary
@@ -61,11 +61,11 @@ def submit(  # noqa: PLR0913 - flags are arguments
             first_endpoint = endpoint or endpoint_of_first_line(file, content)
             size = os.fstat(content.fileno()).st_size
             with bar.wrap_file(content, total=size, description="uploading") as counted:
-                file_id = api.upload(name_of(file), counted)
+                file_id = api.upload(name_of(file), unchanging(file, counted, size))
         batch = api.create_batch(file_id, first_endpoint, window, pairs)
         out.print(batch.id, markup=False)
         if wait:
-            _finish(follow(api, batch))
+            _finish(follow(api, batch), f"what is finished: weir batch results {batch.id}")
 
 
 @batch_app.command()
@@ -120,8 +120,8 @@ def results(
                 f"{batch.counts.failed} lines have errors: fetch them with --errors FILE",
                 markup=False,
             )
-        if not batch.output_file_id and not batch.error_file_id:
-            _finish(batch)
+        which = "the lines without a result" if batch.output_file_id else "it"
+        _finish(batch, f"submit {which} again")
 
 
 def _ended(batch: Batch) -> Batch:
@@ -164,8 +164,8 @@ def _show_content_errors(batch: Batch) -> None:
         err.print(f"  {place}{error.message} ({error.code})", markup=False)
 
 
-def _finish(batch: Batch) -> None:
-    """Reports a final state.
+def _finish(batch: Batch, remedy: str) -> None:
+    """Reports a final state; ``remedy`` where the batch names no errors.
 
     Raises:
         CliError: it is not `completed`.
@@ -175,9 +175,7 @@ def _finish(batch: Batch) -> None:
     _show_content_errors(batch)
     raise CliError(
         f"{batch.id} ended as {batch.status}",
-        remedy="correct what is named above and submit again"
-        if batch.errors
-        else f"what is finished: weir batch results {batch.id}",
+        remedy="correct what is named above and submit again" if batch.errors else remedy,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -13,6 +14,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from pathlib import Path
 from typing import BinaryIO
 
+from typing_extensions import Buffer, override
+
 from weir_cli.errors import CliError, ExitStatus
 
 MAX_LINE_BYTES = 8 << 20  # no control plane can be set to take a longer one
@@ -21,7 +24,9 @@ STDIN = Path("-")
 
 def name_of(file: Path) -> str:
     """What the control plane is told that the file is called."""
-    return "stdin.jsonl" if file == STDIN else file.name
+    if file == STDIN:
+        return "stdin.jsonl"
+    return file.name.encode(errors="surrogateescape").decode(errors="replace")  # may be no UTF-8
 
 
 @contextmanager
@@ -107,3 +112,47 @@ def endpoint_of_first_line(file: Path, content: BinaryIO) -> str:
             status=ExitStatus.USAGE,
         ) from None
     return str(endpoint)
+
+
+def unchanging(file: Path, content: BinaryIO, size_bytes: int) -> BinaryIO:
+    """``content`` for as long as it has the size that it had: reading it raises CliError if not."""
+    return io.BufferedReader(_Unchanging(file, content, size_bytes), 1 << 16)
+
+
+class _Unchanging(io.RawIOBase):
+    """Has no descriptor: who asks that one would announce a length that is true by then only."""
+
+    def __init__(self, file: Path, content: BinaryIO, size_bytes: int) -> None:
+        super().__init__()
+        self._file = file
+        self._content = content
+        self._size_bytes = size_bytes
+
+    @override
+    def readable(self) -> bool:
+        return True
+
+    @override
+    def seekable(self) -> bool:
+        return True
+
+    @override
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        if whence == os.SEEK_END:
+            return self._content.seek(self._size_bytes + offset)
+        return self._content.seek(offset, whence)
+
+    @override
+    def readinto(self, buffer: Buffer, /) -> int:
+        place = memoryview(buffer)
+        left = self._size_bytes - self._content.tell()
+        piece = self._content.read(min(len(place), left))
+        # Before the last piece is sent: a call without its end stores nothing.
+        is_longer = len(piece) == left > 0 and self._content.read(1)
+        if is_longer or (left and not piece):
+            raise CliError(
+                f"{self._file} changed while it was read",
+                remedy="submit it again when it is complete",
+            )
+        place[: len(piece)] = piece
+        return len(piece)

@@ -14,6 +14,7 @@ from threading import Thread
 
 import httpx
 import pytest
+from typing_extensions import override
 
 from weir_cli import batch as batch_module
 from weir_cli.api import Api
@@ -273,6 +274,20 @@ def test_results_go_to_stdout_and_say_that_lines_failed(
     assert b"1 lines have errors" in captured.err
 
 
+@pytest.mark.parametrize("status", ["failed", "expired", "cancelled"])
+@pytest.mark.parametrize("file", ["output_file_id", "error_file_id"])
+def test_results_of_a_batch_that_did_not_complete_are_fetched_and_tell_so(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], status: str, file: str
+) -> None:
+    server.on("GET /v1/batches/batch_1", ok(batch(status, **{file: "file-1"})))
+    server.on("GET /v1/files/file-1/content", httpx.Response(200, content=b"some\n"))
+    flag = "-o" if file == "output_file_id" else "--errors"
+    path = tmp_path / "fetched.jsonl"
+    assert main(["batch", "results", "batch_1", flag, str(path)]) == ExitStatus.FAILED
+    assert path.read_bytes() == b"some\n"
+    assert f"batch_1 ended as {status}" in capsys.readouterr().err
+
+
 def test_results_of_a_running_batch_say_how_to_wait(
     server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -357,6 +372,41 @@ def test_standard_input_is_submitted_whole(
     assert int(upload.headers["content-length"]) == len(upload.content)
     assert b'filename="stdin.jsonl"' in upload.content
     assert json.loads(create.content)["endpoint"] == "/v1/completions"
+
+
+@pytest.mark.parametrize("more_bytes", [-1000, 1000])
+def test_a_file_that_changes_while_it_is_uploaded_is_not_submitted(
+    input_file: Path,
+    server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    more_bytes: int,
+) -> None:
+    """Half of its last line would be."""
+    input_file.write_bytes(LINES)
+    server.on("POST /v1/files", ok({"id": "file-in"}))
+
+    class Changes(httpx.BaseTransport):
+        @override
+        def handle_request(self, request: httpx.Request) -> httpx.Response:
+            os.truncate(input_file, len(LINES) + more_bytes)
+            request.read()
+            return server(request)
+
+    monkeypatch.setattr(batch_module, "Api", partial(Api, transport=Changes(), sleep=no_sleep))
+    assert main(["batch", "submit", str(input_file)]) == ExitStatus.FAILED
+    assert server.asked == []
+    said = " ".join(capsys.readouterr().err.split())
+    assert "in.jsonl changed while it was read" in said
+    assert "submit it again when it is complete" in said
+
+
+def test_a_file_whose_name_is_not_utf8_is_submitted(accepting: Server, tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"caf\xe9.jsonl")
+    path.write_bytes(LINES)
+    assert main(["batch", "submit", str(path)]) == 0
+    upload, _ = accepting.asked
+    assert 'filename="caf\ufffd.jsonl"'.encode() in upload.content
 
 
 def test_what_a_shell_has_read_of_standard_input_is_not_submitted_again(
