@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import errno
 import glob
-import hashlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
@@ -24,6 +23,7 @@ from fsspec.utils import get_protocol
 from weir_controlplane.errors import MissingObjectError, StorageError, StorageFullError
 from weir_controlplane.files.spans import cut, merged
 from weir_controlplane.files.storage_writer import BLOCK_BYTES, StorageWriter
+from weir_controlplane.files.threads import in_thread
 from weir_controlplane.ids import new_nonce
 
 PART_BYTES = 16 << 20  # equal parts, as some S3 stores require
@@ -53,7 +53,7 @@ class Storage:
         self._root = root.rstrip("/")
         self._local = isinstance(self._fs, LocalFileSystem)
         self._failures = _failures(s3=bool(options))
-        self._errors = partial(_storage_errors, self._failures)
+        self._errors = partial(storage_errors, self._failures)
 
     async def open(self) -> None:
         """Checks that objects can be written, read and removed.
@@ -131,13 +131,6 @@ class Storage:
             yield block
             position += len(block)
 
-    async def sha256(self, key: str) -> str:
-        """The hash of an object, in hex; reads all of it."""
-        digest = hashlib.sha256()
-        async for block in self.stream(key):
-            digest.update(block)
-        return digest.hexdigest()
-
     async def size_bytes(self, key: str) -> int:
         """The length of an object."""
         return int(await self._call(self._fs.size, self._path(key)))
@@ -164,7 +157,7 @@ class Storage:
 
     async def _call(self, work: Callable[..., _T], *arguments: Any) -> _T:  # noqa: ANN401
         with self._errors():
-            return await asyncio.to_thread(work, *arguments)
+            return await in_thread(work, *arguments)
 
     def _create(self, key: str) -> Any:  # noqa: ANN401 - a file object of fsspec's
         path = self._path(key)
@@ -280,7 +273,14 @@ def _failures(*, s3: bool) -> tuple[type[Exception], ...]:
 
 
 @contextlib.contextmanager
-def _storage_errors(failures: tuple[type[Exception], ...]) -> Iterator[None]:
+def storage_errors(failures: tuple[type[Exception], ...]) -> Iterator[None]:
+    """Turns what a failing store raises into the errors of `Storage`.
+
+    Raises:
+        MissingObjectError: the store has no such object.
+        StorageFullError: it has no room.
+        StorageError: it fails otherwise.
+    """
     try:
         yield
     except FileNotFoundError as error:

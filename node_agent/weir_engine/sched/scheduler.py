@@ -17,7 +17,7 @@ from weir_engine.latency.models import LatencyModel
 from weir_engine.request import Request
 from weir_engine.sched.account import OnlineLoad, StepLimit
 from weir_engine.sched.both_ends import BothEnds
-from weir_engine.sched.budget import SloBudget
+from weir_engine.sched.budget import SloBudget, StepBudget
 from weir_engine.sched.cpu_overflow import NO_PIGGYBACK, CpuOverflow
 from weir_engine.sched.cumulative_budget import CumulativeBudget
 from weir_engine.sched.draft import StepDraft
@@ -68,7 +68,7 @@ class Scheduler:
         self._overflow = None if seats.lane is None else CpuOverflow(self._state, seats.lane, model)
         self._model = model
         self._budget = budget
-        self._pace = pace = Pace.of(slos, from_arrival=isinstance(budget, CumulativeBudget))
+        self._pace = pace = Pace.of(slos, from_arrival=_from_arrival(budget))
         self._packing = None if seats.packing is None else seats.packing(self._state)
         packing: object = self._packing
         own = (packing,) if isinstance(packing, StepListener) else ()
@@ -311,3 +311,10 @@ class Scheduler:
         end(self._state, request)
         for listener in self._listeners:
             listener.on_end(request)
+
+
+def _from_arrival(budget: StepBudget) -> bool:
+    """Whether an objective on TPOT counts from arrival: Echo's does, others where told to."""
+    if isinstance(budget, SloBudget):
+        return budget.tpot_from_arrival
+    return isinstance(budget, CumulativeBudget)

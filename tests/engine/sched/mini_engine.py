@@ -83,6 +83,7 @@ class MiniEngine:
     prefix_cache: bool = True
     slot_s: float = 0.0
     static_budget_s: float | None = None
+    tpot_from_arrival: bool = False
     decode_s: float = TOKEN_S
     now_s: float = 0.0
     ended: dict[str, int] = field(default_factory=dict)
@@ -110,6 +111,7 @@ class MiniEngine:
             pool=self.pool,
             order=self.order,
             static_budget_s=self.static_budget_s,
+            tpot_from_arrival=self.tpot_from_arrival,
             policy=self.policy,
             swap=SwapModel(slot_s=self.slot_s),
         )

@@ -101,6 +101,13 @@ def test_answers_keep_their_pace(engine: type[MiniEngine], slos: tuple[Slo, ...]
     assert 0.04 < mean_gap_s(made) <= 0.0501  # and the batch has what is left
 
 
+def test_counted_from_arrival_an_answer_may_take_what_its_first_token_left() -> None:
+    made = MiniEngine(
+        slos=(TTFT, TPOT), blocks=2_000, max_batched_tokens=256, tpot_from_arrival=True
+    )
+    assert 0.08 < mean_gap_s(made) <= 0.1  # a second and twenty times 0.05, for twenty gaps
+
+
 def test_what_clients_wait_besides_is_taken_off_the_pace() -> None:
     made = MiniEngine(slos=(TPOT,), blocks=2_000, max_batched_tokens=256)
     made.scheduler.set_policy(
