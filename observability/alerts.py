@@ -130,8 +130,10 @@ ALERTS = (
         severity="warning",
         summary="{{ $value }} batches get nowhere ({{ $labels.stage }})",
         description="Running: for a quarter of an hour no line was committed, although a pod could "
-        "take them, or its input is missing. Other stages: it failed three times. `weir queue` "
-        "names the batches, with the error.",
+        "take them, or its input is missing. Other stages: it failed three times, or stood still "
+        "for a quarter of an hour. `weir queue` names the batches, with the error; for intake, "
+        "BatchJobs whose input cannot be read, the control plane's log has them "
+        "(`batchjob_waits`).",
     ),
     Alert(
         name="WeirBatchesWait",

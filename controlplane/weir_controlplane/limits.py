@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import re
 import time
 from collections.abc import Iterator
+from typing import Literal
 
 import structlog
 from fastapi import FastAPI
@@ -30,9 +32,13 @@ from weir_controlplane.store.database import OUTAGES
 
 # These bodies are streamed to the file store by endpoints that have bounds of their own.
 _STREAMED = re.compile(r"POST /v1/files/?|PUT /internal/v1/chunks/[^/]+/results/?")
+# Of agents, on the file store: while that hangs each keeps its place, though its client is gone.
+_TRANSFER = re.compile(r"(GET|PUT) /internal/v1/chunks/[^/]+/(lines|results)/?")
+_Kind = Literal["tenants", "transfers", "ours"]
 _ALWAYS = frozenset({"/healthz", "/readyz", "/metrics"})
 _CLIENT_ERROR, _HTTP_ERROR = 400, 500
-# Of agents, the operator and administrators: all others leave them a quarter of the places.
+# Of agents, the operator and administrators: all others leave them a quarter of the places, and
+# transfers half of that.
 _OURS = ("/internal/", "/admin/")
 _NOBODY = ""  # all of whom nobody can say whose they are share one tenant's part
 _RETRY_AFTER_S = 2
@@ -56,13 +62,13 @@ class _Limits:
         self._app = app
         self._services = services
         self._places = services.settings.max_in_flight_requests
-        self._tenants_places = self._places - self._places // 4
-        self._room = Room(self._tenants_places, of="requests", retry_after_s=_RETRY_AFTER_S)
-        self._in_flight = self._of_tenants = 0
+        self._bounds = _bounds(self._places)
+        self._room = Room(self._bounds["tenants"], of="requests", retry_after_s=_RETRY_AFTER_S)
+        self._in_flight: collections.Counter[_Kind] = collections.Counter()
         registry = services.metrics
         Gauge(
             "weir_controlplane_requests_in_flight", "Requests being handled.", registry=registry
-        ).set_function(lambda: self._in_flight)
+        ).set_function(self._in_flight.total)
         self._count = Counter(
             "weir_controlplane_requests",
             "Requests answered, by method, route and status.",
@@ -90,10 +96,10 @@ class _Limits:
 
     async def _admit(self, scope: Scope, body: _Body, send: Send) -> WeirError | None:
         """Handles a request in a place of its own; the refusal where its tenant gets none."""
-        of_tenant = not scope["path"].startswith(_OURS)
+        kind = _kind(scope)
         with contextlib.ExitStack() as places:
-            places.enter_context(self._counted(of_tenant=of_tenant))
-            if of_tenant:
+            places.enter_context(self._counted(kind))
+            if kind == "tenants":
                 tenant_id = await tenant_of(Request(scope), self._services)
                 try:
                     places.enter_context(self._room.place(tenant_id or _NOBODY))
@@ -119,22 +125,18 @@ class _Limits:
         return None
 
     @contextlib.contextmanager
-    def _counted(self, *, of_tenant: bool) -> Iterator[None]:
-        self._in_flight += 1
-        self._of_tenants += of_tenant
+    def _counted(self, kind: _Kind) -> Iterator[None]:
+        self._in_flight[kind] += 1
         try:
             yield
         finally:
-            self._in_flight -= 1
-            self._of_tenants -= of_tenant
+            self._in_flight[kind] -= 1
 
     def _refusal(self, scope: Scope, body: _Body) -> WeirError | None:
         if "\x00" in scope["path"] or b"%00" in scope["query_string"]:
             return InvalidRequestError("a NUL character is in no name, id or parameter")
-        full = self._in_flight >= self._places
-        if not scope["path"].startswith(_OURS):
-            full = full or self._of_tenants >= self._tenants_places
-        if full:
+        kind = _kind(scope)
+        if self._in_flight.total() >= self._places or self._in_flight[kind] >= self._bounds[kind]:
             return OverloadedError("too many requests at once", retry_after_s=_RETRY_AFTER_S)
         if body.bound_bytes is not None and body.announced_bytes > body.bound_bytes:
             return body.too_large()
@@ -166,6 +168,18 @@ class _Limits:
             route = getattr(scope.get("route"), "path", "unknown")
             self._count.labels(scope["method"], route, str(status)).inc()
             self._seconds.labels(scope["method"], route).observe(time.monotonic() - started_s)
+
+
+def _kind(scope: Scope) -> _Kind:
+    if not scope["path"].startswith(_OURS):
+        return "tenants"
+    return "transfers" if _TRANSFER.fullmatch(f"{scope['method']} {scope['path']}") else "ours"
+
+
+def _bounds(places: int) -> dict[_Kind, int]:
+    """The most places of each kind: what is left when the others have all of theirs is for ours."""
+    kept = places // 4
+    return {"tenants": places - kept, "transfers": max(1, kept // 2), "ours": places}
 
 
 class _UnreadError(ClientDisconnect):
@@ -218,6 +232,9 @@ class _Body:
                 f"nothing of the body came for {idle_s:g} s; send it again"
             )
             raise self.refusal from None
+        if message["type"] == "http.disconnect" and idle_s is not None:
+            self.refusal = InvalidRequestError("the body was cut off; send it again")
+            raise self.refusal
         if self.bound_bytes is not None and self._received_bytes > self.bound_bytes:
             self.refusal = self.too_large()
             raise self.refusal

@@ -41,6 +41,7 @@ _START_ERRORS: tuple[type[Exception], ...] = (
     *OUTAGES,
     ValueError,
 )
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _log = structlog.get_logger(__name__)
 
 
@@ -75,6 +76,8 @@ def run(settings: Settings | None = None) -> None:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(settings))
+    except asyncio.CancelledError:
+        _log.info("control_plane_stopped", reason="told to before it served")
     except _START_ERRORS as error:
         _log.error("control_plane_stopped", error=f"{type(error).__name__}: {error}")
         raise SystemExit(1) from None
@@ -88,7 +91,11 @@ def run(settings: Settings | None = None) -> None:
 
 
 async def _serve(settings: Settings) -> None:
-    log_loop_errors(asyncio.get_running_loop())
+    loop, start = asyncio.get_running_loop(), asyncio.current_task()
+    if start is not None:  # it is waiting for a database, maybe; process 1 has no default handlers
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, start.cancel)
+    log_loop_errors(loop)
     app = default_app(settings)
     config = uvicorn.Config(
         app,
@@ -116,11 +123,10 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
-        signals = (signal.SIGINT, signal.SIGTERM)
-        for number in signals:
+        for number in _SIGNALS:  # in place of those that cancel the start
             loop.add_signal_handler(number, self.handle_exit, number, None)
         try:
             yield
         finally:
-            for number in signals:
+            for number in _SIGNALS:
                 loop.remove_signal_handler(number)

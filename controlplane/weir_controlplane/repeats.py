@@ -1,7 +1,11 @@
-"""Calls that their own client repeats because it had no answer, as the stock client marks them."""
+"""Calls that their own client repeats because it had no answer, as the stock client marks them.
+
+A repeat may overtake the call itself, so when each arrived counts too.
+"""
 
 from __future__ import annotations
 
+import time
 from typing import Annotated
 
 from fastapi import Depends, Header
@@ -15,5 +19,12 @@ async def _repeats(x_stainless_retry_count: Annotated[str | None, Header()] = No
     return int(count) if known else 0
 
 
+async def _arrived_s() -> float:
+    return time.monotonic()
+
+
 RepeatsDep = Annotated[int, Depends(_repeats)]
 """How often the client has sent this call before; 0 where it does not say."""
+
+ArrivedDep = Annotated[float, Depends(_arrived_s)]
+"""When the call came, by the monotonic clock. To be an endpoint's first parameter."""

@@ -250,7 +250,8 @@ class Settings(BaseSettings):
         ge=1,
         le=1 << 20,
         description="Requests handled at once, three quarters of them those of tenants, and of one "
-        "tenant two thirds of these; above it the answer is 503 with Retry-After.",
+        "tenant two thirds of these; an eighth agents' transfers of lines and results; above it "
+        "the answer is 503 with Retry-After.",
     )
     max_concurrent_uploads: int = Field(
         default=32,

@@ -192,6 +192,7 @@ class Process:
         returned: Sequence[Grant] = (),
         deaths: Sequence[ReportedDeath] = (),
         wanted: Sequence[str] = (),
+        most_lines: int | None = None,
         state: str = "serving",
     ) -> SyncWork:
         """The next sync."""
@@ -208,6 +209,7 @@ class Process:
             returned=tuple(ref(item) for item in returned),
             deaths=tuple(deaths),
             wanted=tuple(wanted),
+            most_lines=most_lines,
         )
 
     def restart(self) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import os
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,3 +111,17 @@ async def eventually(
             if answer if isinstance(answer, bool) else await answer:
                 return
             await asyncio.sleep(0.01)
+
+
+@contextlib.contextmanager
+def hanging(file: Path) -> Iterator[None]:
+    """Whoever opens this file waits until the block ends, as where a network file system hangs."""
+    kept = file.rename(file.with_name("kept"))
+    os.mkfifo(file)
+    try:
+        yield
+    finally:
+        wakes = os.open(file, os.O_RDWR)
+        kept.replace(file)
+        time.sleep(0.1)  # so that nobody waits for it any more
+        os.close(wakes)

@@ -19,6 +19,8 @@ from typing_extensions import override
 from tests.controlplane.batch_calls import create, creation, lines, upload
 from tests.controlplane.fleet import Fleet
 from tests.controlplane.support import Plane, eventually, make_settings, running
+from weir_controlplane.batches.creation import CreateCall, create_batch
+from weir_controlplane.services import Services
 from weir_controlplane.store.models import Batch
 
 STANDING = pytest.mark.asyncio(loop_scope="module")
@@ -263,6 +265,32 @@ async def test_a_create_meant_anew_is_a_new_batch(
     assert len({first, second, other, window}) == 4
     high, low = await repeated(raw, {**body, "metadata": {"z": "z"}}, 2, 1)
     assert high != low
+
+
+async def test_a_call_that_its_own_repeat_overtakes_makes_no_second_batch(
+    raw: httpx.AsyncClient, client: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """§8.7: it waited in a busy replica until its client gave it up and sent it again."""
+    body = creation(await upload(client, lines(1)))
+    waiting, go_on = asyncio.Semaphore(0), asyncio.Event()
+
+    async def slow(services: Services, call: CreateCall) -> Batch:
+        if not call.retry_count:
+            waiting.release()
+            await go_on.wait()
+        return await create_batch(services, call)
+
+    monkeypatch.setattr("weir_controlplane.batches.endpoints.create_batch", slow)
+    calls = [asyncio.create_task(repeated(raw, body, 0)) for _ in range(2)]
+    for _ in calls:
+        await waiting.acquire()
+    (first,) = await repeated(raw, body, 1)
+    go_on.set()
+    (one,), (other,) = await asyncio.gather(*calls)
+    assert first in {one, other}
+    assert one != other  # two creates that were meant as two
+    (anew,) = await repeated(raw, body, 0)
+    assert anew not in {one, other}
 
 
 @pytest.mark.parametrize("action", ["read", "cancelled", "old"])

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, NoReturn
 
 import openai
 import pytest
 from sqlalchemy import update
 
+from tests.controlplane.bench import put_submitted
 from tests.controlplane.jobs import ENDPOINT, Lab, input_lines
-from tests.controlplane.support import batch_reaches, eventually
+from tests.controlplane.support import batch_reaches, eventually, make_settings
+from weir_controlplane.app import make_services
+from weir_controlplane.batches.failing import count_stuck, read_failing
+from weir_controlplane.batches.worker import work_once
 from weir_controlplane.files.storage import Storage
+from weir_controlplane.leases import STILL_S, kept_alive
 from weir_controlplane.store.models import Batch
 
 
@@ -89,3 +98,71 @@ async def test_an_error_that_nobody_expected_shows_nothing_of_what_was_read(
     monkeypatch.setattr(Storage, "_read_ranges", broken(ValueError("the prompt of line 1")))
     seen = await fails_often(desk, 1)
     assert (seen["stage"], seen["error"]) == ("cancelling", "ValueError")
+
+
+async def test_a_hang_in_one_replica_leaves_the_batch_to_others(
+    tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """§8.2: its file store does not answer there, though the process lives and renews."""
+    monkeypatch.setattr("weir_controlplane.leases.STILL_S", 0.5)
+    settings = make_settings(tmp_path, database_url, work_lease_s=1)
+    hung, other = make_services(settings), make_services(settings)
+    await hung.database.open()
+    other = replace(other, database=hung.database)
+    async with hung.storage.writer("files/in") as writer:
+        await writer.write(input_lines(4))
+    batch_id = await put_submitted(hung.database, content=input_lines(4))
+    async with hung.database.transaction() as session:
+        await session.execute(update(Batch).values(endpoint=ENDPOINT))
+    answers = threading.Event()
+    read = hung.storage.blocking_read
+
+    def hang(key: str, start: int, end: int) -> bytes:
+        answers.wait()
+        return read(key, start, end)
+
+    monkeypatch.setattr(hung.storage, "blocking_read", hang)
+    working = asyncio.create_task(work_once(hung))
+    try:
+
+        async def is_stuck() -> bool:
+            async with hung.database.read() as session:
+                return (await count_stuck(session))["validating"] == 1
+
+        await eventually(is_stuck)
+        async with hung.database.read() as session:
+            (seen,) = await read_failing(session)
+        assert (seen.batch_id, seen.stage) == (batch_id, "validating")
+        assert seen.error == "nothing moved for 15 minutes: does the file store hang?"
+
+        async with hung.database.transaction() as session:
+            await session.execute(update(Batch).values(work_lease_until=0.0))  # its pause is over
+        assert await work_once(other)
+        answers.set()
+        assert await working  # what wakes up then changes nothing
+        async with hung.database.read() as session:
+            batch = await session.get_one(Batch, batch_id)
+        assert (batch.status, batch.total_lines) == ("in_progress", 4)
+    finally:
+        answers.set()
+        await hung.database.close()
+
+
+async def test_work_that_moves_on_keeps_its_lease() -> None:
+    """However long it takes in all."""
+    now_s = 0.0
+    renewed = asyncio.Event()
+
+    async def renew() -> None:
+        renewed.set()
+
+    async def lose() -> NoReturn:
+        raise AssertionError("it was given up")
+
+    leased = kept_alive(renew, length_s=0.03, give_up=lose, clock_s=lambda: now_s)
+    async with leased as held:
+        for _ in range(3):
+            now_s += 0.9 * STILL_S
+            renewed.clear()
+            await renewed.wait()
+            assert held.wanted()

@@ -13,7 +13,7 @@ import httpx
 import openai
 import pytest
 import pytest_asyncio
-from sqlalchemy import update
+from sqlalchemy import event, update
 
 from tests.controlplane.agent_sim import BIG_ROOM
 from tests.controlplane.jobs import Lab, input_lines, lab
@@ -245,6 +245,23 @@ async def test_one_call_shows_every_job(tmp_path: Path, database_url: str) -> No
         assert (first["has_more"], rest["has_more"]) == (True, False)
         assert [view["name"] for view in rest["data"]] == ["job-3", "job-4"]
         assert rest["data"][0]["status"] == "suspended"
+
+
+async def test_looks_at_all_jobs_read_no_input(tmp_path: Path, database_url: str) -> None:
+    """The operator looks every 5 s; a thousand that wait may hold a GiB of lines."""
+    read: list[str] = []
+
+    def note(*given: object) -> None:
+        read.extend(text for text in [str(given[2])] if "FROM batchjobs" in text)
+
+    async with operator(tmp_path, database_url) as op:
+        await op.put(suspended=True)
+        engine = op.lab.plane.services.database.engine.sync_engine
+        event.listen(engine, "before_cursor_execute", note)
+        assert len((await op.http.get("/internal/v1/batchjobs")).json()["data"]) == 1
+        event.remove(engine, "before_cursor_execute", note)
+    assert read
+    assert not any("input_inline" in text for text in read)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

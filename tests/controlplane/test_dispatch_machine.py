@@ -80,10 +80,15 @@ class LeaseMachine(RuleBasedStateMachine):
         for agent in range(3):
             self.run(self._sync(agent, 1))
 
-    @rule(agent=AGENTS, count=st.integers(0, 2), reply_lost=st.booleans())
-    def sync(self, agent: int, count: int, reply_lost: bool) -> None:
-        """A sync that asks for chunks and sometimes loses its reply."""
-        self.run(self._sync(agent, count, reply_lost=reply_lost))
+    @rule(
+        agent=AGENTS,
+        count=st.integers(0, 2),
+        reply_lost=st.booleans(),
+        most_lines=st.sampled_from([None, 1, 3]),
+    )
+    def sync(self, agent: int, count: int, reply_lost: bool, most_lines: int | None) -> None:
+        """A sync that asks for chunks, by chance on a small disk, and sometimes loses its reply."""
+        self.run(self._sync(agent, count, reply_lost=reply_lost, most_lines=most_lines))
 
     @rule(agent=AGENTS, pick=PICK, reply_lost=st.booleans())
     def die(self, agent: int, pick: int, reply_lost: bool) -> None:
@@ -108,6 +113,7 @@ class LeaseMachine(RuleBasedStateMachine):
         count: int,
         *,
         reply_lost: bool = False,
+        most_lines: int | None = None,
         deaths: tuple[ReportedDeath, ...] = (),
     ) -> None:
         process, held = self.processes[agent], self.held[agent]
@@ -118,6 +124,7 @@ class LeaseMachine(RuleBasedStateMachine):
             held=list(held.values()),
             deaths=deaths,
             wanted=[alone] if alone is not None and not held else wanted,
+            most_lines=most_lines,
         )
         settled = await settle(self.database, work)
         if reply_lost:

@@ -207,6 +207,21 @@ async def test_rule_5_a_death_without_suspects_pauses_the_pod(desk: Lab) -> None
     await desk.assert_whole(await desk.works_until(good, batch_id, "completed"), 40)
 
 
+async def test_rule_1_a_pause_does_not_last_as_long_as_the_clock_was_ahead(desk: Lab) -> None:
+    """§8.1: a pod was paused for a minute, then the database's clock is set back by an hour."""
+    batch_id = await desk.submit(8, documents=1)
+    agent = desk.agent()
+    await agent.ready()
+    agent.dies("death-1", [])
+    await agent.sync()
+    async with desk.plane.services.database.transaction() as session:
+        await session.execute(update(Agent).values(pause_until=Agent.pause_until + 3600.0))
+    agent.restart()
+    await agent.ready()
+    assert await paused_s(desk) > 3600
+    await desk.assert_whole(await desk.works_until(agent, batch_id, "completed"), 8)
+
+
 async def test_rule_5_work_between_two_deaths_makes_the_pause_short_again(desk: Lab) -> None:
     """§8.5: only an engine that dies again and again without doing anything pauses for longer."""
     batch_id = await desk.submit(8, documents=1)
@@ -261,6 +276,25 @@ async def test_rule_5_a_batch_outlives_engines_that_die_without_its_doing(desk: 
     batch = await desk.works_until(agent, batch_id, "completed")
     found = await desk.assert_whole(batch, 8)
     assert all(item["error"] is None for item in found.values())
+
+
+async def test_rule_5_suspects_run_on_a_pod_that_cannot_store_all_of_them(desk: Lab) -> None:
+    """§8.5: it is the only pod that may, so it gets as many as it can store."""
+    batch_id = await desk.submit(8, documents=1)
+    agent = desk.agent()
+    await agent.ready()
+    whole = await a_lease(desk, agent, solo=False)
+    lines = [item["line"] for item in await agent.lines(whole)]
+    agent.dies("death-1", [(whole, line) for line in lines])
+    await agent.sync()
+    agent.give_back(whole)
+    small = {**ROOM, "result_bytes": 5 << 20, "line_result_bytes": 1 << 20}
+    for expected in (5, 3):
+        await desk.syncs_until(agent, lambda: bool(agent.held), room=small)
+        (lease,) = agent.held.values()
+        assert (lease["solo"], lease["lines"]) == (True, expected)
+        assert await agent.finish(lease) == "accepted"
+    await desk.assert_whole(await desk.until(batch_id, "completed"), 8)
 
 
 async def test_rule_5_suspects_run_on_a_pod_that_serves_their_model(desk: Lab) -> None:

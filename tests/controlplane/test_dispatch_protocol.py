@@ -381,6 +381,29 @@ async def test_room_bounds_what_is_handed_out(desk: Lab) -> None:
     assert (await agent.sync(state="disk_full"))["chunks"] == []
 
 
+async def test_a_chunk_that_no_pod_can_store_is_handed_out_in_parts(desk: Lab) -> None:
+    """§8.3: chunks of eight lines, and a disk that takes the worst case of three."""
+    batch_id = await desk.submit(16, documents=1)
+    agent = desk.agent()
+    await agent.ready()
+    line_bytes = 8 << 20
+    room = {
+        "lines": 10_000,
+        "tokens": 10_000_000,
+        "result_bytes": 3 * line_bytes,
+        "line_result_bytes": line_bytes,
+    }
+    parts: list[int] = []
+    while sum(parts) < 16:
+        await desk.syncs_until(agent, lambda: bool(agent.held), room=room)
+        (lease,) = agent.held.values()
+        parts.append(lease["lines"])
+        assert len(await agent.lines(lease)) == lease["lines"] <= 3
+        assert await agent.finish(lease) == "accepted"
+    assert len(parts) == 6
+    await desk.assert_whole(await desk.until(batch_id, "completed"), 16)
+
+
 async def test_pods_get_contiguous_slices_and_keep_their_prefix_families(desk: Lab) -> None:
     await desk.submit(160, documents=20)
     pods = [desk.agent("pod-0"), desk.agent("pod-1")]

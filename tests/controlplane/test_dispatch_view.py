@@ -70,13 +70,21 @@ def test_a_batch_of_small_chunks_does_not_take_the_room_of_an_urgent_one() -> No
 
 
 def test_room_is_kept_for_nothing_that_the_pod_cannot_take() -> None:
-    """A chunk whose results have no place on the pod's disk stops no other batch."""
+    """A chunk whose results have no place on what is left of its disk stops no other batch."""
     queue = view(
         batch("urgent", chunk_lines=32, expires_in_s=600.0),
         batch("later", chunk_lines=1, expires_in_s=80_000.0, chunks=2),
     )
-    small = pod(lines=64, result_bytes=16 * LINE_BYTES)
-    assert sorted(queue.plan(small, NOW_S)) == ["later-0", "later-1"]
+    small = pod(lines=64, result_bytes=40 * LINE_BYTES)
+    first, *others = queue.plan(small, NOW_S)
+    assert (first, sorted(others)) == ("urgent-0", ["later-0", "later-1"])
+
+
+def test_of_a_chunk_that_no_disk_takes_whole_a_part_is_planned() -> None:
+    queue = view(batch("large", chunk_lines=1000, expires_in_s=80_000.0))
+    assert queue.plan(pod(lines=64, result_bytes=40 * LINE_BYTES), NOW_S) == ["large-0"]
+    assert queue.plan(pod(lines=39, result_bytes=40 * LINE_BYTES), NOW_S) == []  # it is busy
+    assert queue.plan(pod(lines=64, result_bytes=LINE_BYTES - 1, idle=True), NOW_S) == []
 
 
 def test_an_agent_gets_no_more_chunks_than_a_sync_can_name() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 from pathlib import Path
 
 import pytest
 
+from tests.controlplane.support import hanging
 from weir_controlplane.errors import StorageError, StorageFullError
 from weir_controlplane.files.storage import Storage
 from weir_controlplane.files.storage_writer import BLOCK_BYTES
@@ -159,3 +161,17 @@ async def test_start_fails_where_nothing_can_be_written(tmp_path: Path) -> None:
 def test_an_unknown_kind_of_store_is_named() -> None:
     with pytest.raises(ValueError, match=r"files_url: .*gopher"):
         Storage("gopher://x")
+
+
+async def test_a_store_that_hangs_leaves_threads_to_others(
+    storage: Storage, tmp_path: Path
+) -> None:
+    """Who connects to the database, or to an API server, has a name resolved in a thread."""
+    async with storage.writer("k") as writer:
+        await writer.write(b"x")
+    with hanging(tmp_path / "files" / "k"):
+        reads = [asyncio.create_task(storage.read("k", 0, 1)) for _ in range(64)]
+        await asyncio.sleep(0.1)
+        async with asyncio.timeout(20):
+            assert await asyncio.get_running_loop().getaddrinfo("localhost", 80)
+    await asyncio.gather(*reads, return_exceptions=True)

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.controlplane.agent_sim import SimAgent
-from tests.controlplane.support import eventually, make_settings, running
+from tests.controlplane.jobs import Lab, lab
+from tests.controlplane.support import eventually, hanging, make_settings, running
 
 IN_FLIGHT, ANSWERED = "weir_controlplane_requests_in_flight", "weir_controlplane_requests_total"
 REFUSED = {"method": "POST", "route": "refused", "status": "503"}
@@ -76,3 +78,68 @@ async def test_bodies_of_strangers_are_not_waited_for(
             await SimAgent(client=other, agent_id="pod-0").sync()
             go_on.set()
             await asyncio.gather(*requests, return_exceptions=True)
+
+
+async def with_a_lease(desk: Lab) -> SimAgent:
+    await desk.submit(8)
+    agent = desk.agent()
+    await agent.ready()
+    await desk.syncs_until(agent, lambda: bool(agent.held))
+    return agent
+
+
+async def test_a_file_store_that_hangs_leaves_places_to_syncs(tmp_path: Path) -> None:
+    """Agents give up a transfer and send it again; what waits for the store keeps its place."""
+    settings = make_settings(tmp_path, max_in_flight_requests=16)
+    async with running(settings) as plane, lab(plane) as desk:
+        agent, samples = await with_a_lease(desk), plane.services.metrics
+        (lease,) = agent.held.values()
+        path = f"/internal/v1/chunks/{lease['chunk_id']}/lines"
+        fence = {"attempt": lease["attempt"], "nonce": lease["nonce"]}
+        refused = {"method": "GET", "route": "refused", "status": "503"}
+        (stored,) = [item for item in (tmp_path / "files" / "files").iterdir() if item.is_file()]
+        with hanging(stored):
+            begun = [asyncio.create_task(desk.http.get(path, params=fence)) for _ in range(20)]
+            # An eighth of the places is for transfers.
+            await eventually(lambda: samples.get_sample_value(ANSWERED, refused) == 18, within_s=30)
+            for request in begun:
+                request.cancel()
+            await asyncio.gather(*begun, return_exceptions=True)
+            await agent.sync()
+            assert agent.last["lost"] == []
+            answer = await agent.put_results(lease, b"{}")
+            assert (answer.status_code, answer.headers["Retry-After"]) == (503, "2")
+        await eventually(lambda: samples.get_sample_value(IN_FLIGHT) == 0)
+        assert await agent.finish(lease) == "accepted"
+
+
+@pytest.mark.parametrize("what", ["results", "sync"])
+async def test_an_agent_that_hangs_up_amid_a_body_is_no_defect(tmp_path: Path, what: str) -> None:
+    async with running(make_settings(tmp_path)) as plane, lab(plane) as desk:
+        agent = await with_a_lease(desk)
+        (lease,) = agent.held.values()
+        query = f"attempt=1&nonce={lease['nonce']}&sha256={'0' * 64}"
+        method, path, route = {
+            "results": (
+                "PUT",
+                f"/internal/v1/chunks/{lease['chunk_id']}/results?{query}",
+                "/internal/v1/chunks/{chunk_id}/results",
+            ),
+            "sync": (
+                "POST",
+                "/internal/v1/agents/pod-0/sync",
+                "/internal/v1/agents/{agent_id}/sync",
+            ),
+        }[what]
+        url, key = httpx.URL(plane.url), desk.http.headers["Authorization"]
+        _, writer = await asyncio.open_connection(url.host, url.port)
+        head = f"{method} {path} HTTP/1.1\r\nHost: weir\r\nAuthorization: {key}\r\n"
+        writer.write(f"{head}Content-Length: 1000\r\n\r\n{{".encode())
+        samples = plane.services.metrics
+        await eventually(lambda: samples.get_sample_value(IN_FLIGHT) == 1)
+        writer.close()
+        await eventually(lambda: samples.get_sample_value(IN_FLIGHT) == 0)
+        answered = {"method": method, "route": route, "status": "400"}
+        assert samples.get_sample_value(ANSWERED, answered) == 1
+        assert await plane.services.storage.keys("results") == []
+        assert await agent.finish(lease) == "accepted"

@@ -157,6 +157,28 @@ async def test_models_resolve_only_in_namespaces_bound_to_the_tenant(team: Lab) 
     await team.works_until(foreign, batch_id, "completed")
 
 
+async def test_waiting_batches_are_those_that_the_service_could_serve(team: Lab) -> None:
+    await put(team, PODS[:1])
+    other = "/internal/v1/services/team-b/x"
+    body = {"model": "tiny", "service_account": "x", "pods": []}
+    await team.plane.admin.put(other, json=body)
+    await team.plane.admin.put("/admin/v1/namespaces/team-b", json={"models": []})
+    for agent in (pod(team, 0), team.agent("team-b.x", service="team-b/x")):
+        await agent.ready()
+    for _ in range(2):
+        await team.submit(4)
+
+    async def waiting() -> dict[str, int]:
+        listed = (await team.plane.admin.get("/internal/v1/services")).json()["data"]
+        return {item["namespace"]: item["waiting_batches"] for item in listed}
+
+    assert await waiting() == {"team-a": 2, "team-b": 0}
+    assert (await put(team, PODS[:1]))["waiting_batches"] == 2
+    bound = await team.plane.admin.put("/admin/v1/namespaces/team-b", json={"models": ["acme"]})
+    assert bound.status_code == 200, bound.text
+    assert await waiting() == {"team-a": 2, "team-b": 2}
+
+
 async def _waits_for_a_model(team: Lab, batch_id: str) -> bool:
     queue = (await team.plane.admin.get("/internal/v1/queue")).json()["data"]
     reasons = {item["batch_id"]: item["reason"] for item in queue}

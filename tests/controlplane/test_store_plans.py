@@ -15,6 +15,8 @@ from weir_controlplane.batches.failing import count_stuck, read_failing
 from weir_controlplane.batches.leases import apply_due, claim
 from weir_controlplane.batches.leftovers import forget_chunks, release
 from weir_controlplane.batches.metrics import running
+from weir_controlplane.llmservices.schemas import PutService
+from weir_controlplane.llmservices.service import put_service, service_statuses
 from weir_controlplane.services import Services
 from weir_controlplane.store.models import Tenant
 
@@ -74,3 +76,16 @@ async def test_looks_for_leftovers_read_batches_that_have_some_only(services: Se
     found = [plan for plan in await plans(services, look) if " batches " in plan]
     assert len(found) == 2
     assert [plan for plan in found if "(id=?)" not in plan] == []
+
+
+async def test_the_status_of_many_services_reads_the_queue_once(services: Services) -> None:
+    async def show() -> None:
+        async with services.database.read() as session:
+            await service_statuses(services, session)
+
+    counts = []
+    for number in range(3):
+        body = PutService(model="tiny", service_account="x", pods=[])
+        await put_service(services, "team-a", f"svc-{number}", body)
+        counts.append(len(await plans(services, show)))
+    assert counts == [counts[0]] * 3 != [0] * 3

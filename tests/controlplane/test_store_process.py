@@ -41,6 +41,24 @@ def test_it_serves_and_ends_cleanly_on_sigterm(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
+def test_a_start_that_waits_for_its_database_ends_cleanly_on_sigterm(tmp_path: Path) -> None:
+    """As process 1 of a container too, for which the system has no default handlers."""
+    log = tmp_path / "log"
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        url = f"postgresql+asyncpg://a:b@127.0.0.1:{silent.getsockname()[1]}/x"
+        process = start(log, data_dir=tmp_path / "data", port=0, database_url=url)
+        silent.settimeout(120)
+        connection, _ = silent.accept()  # it is waiting for an answer now
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(120) == 0
+        connection.close()
+    assert "told to before it served" in log.read_text()
+    assert "Traceback" not in log.read_text()
+
+
+@pytest.mark.system
 def test_an_upload_that_runs_at_sigterm_is_finished(tmp_path: Path) -> None:
     port, log = free_port(), tmp_path / "log"
     url = f"http://127.0.0.1:{port}"

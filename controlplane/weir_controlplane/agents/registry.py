@@ -178,6 +178,8 @@ class Registry:
             del self.agents[key]
 
     def _is_news(self, row: Any, now_s: float) -> bool:  # noqa: ANN401 - a row
+        if row.age_s < -ALIVE_S:
+            return False  # of a clock that was ahead: one that lives writes its own again
         entry = self.entry(row.agent_id)
         later_s = now_s - row.age_s - entry.seen_at
         return bool(row.incarnation >= entry.incarnation and later_s > NEWS_S)

@@ -14,7 +14,7 @@ from weir_controlplane.agents.pods import PodPolicies
 from weir_controlplane.agents.queue import QueueGauges, fleet, reason_of
 from weir_controlplane.agents.service import CHUNKS_TOPIC, AgentService
 from weir_controlplane.dispatch.bounds import WATCH_EVERY_S
-from weir_controlplane.dispatch.incarnations import forget_agents
+from weir_controlplane.dispatch.incarnations import forget_agents, set_agents_right
 from weir_controlplane.dispatch.sweep import sweep_uploads
 from weir_controlplane.dispatch.watch import close_ending, expire_leases, revoke_halted, unpin
 from weir_controlplane.eta.keeper import OutlookKeeper
@@ -88,6 +88,7 @@ class Runtime:
     async def watch_forever(self, services: Services) -> None:
         """Ends leases that have run out and the chunks of batches that end."""
         while True:
+            await set_agents_right(services.database)
             await revoke_halted(services.database)
             opened = await expire_leases(services.database)
             freed = await unpin(services.database, self._without_revision())

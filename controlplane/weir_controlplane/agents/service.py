@@ -24,11 +24,10 @@ from weir_controlplane.agents.schemas import (
     SyncReply,
     SyncRequest,
 )
-from weir_controlplane.agents.translate import lease_of, work_of
+from weir_controlplane.agents.translate import lease_of, room_of, work_of
 from weir_controlplane.dispatch.batch_view import Pod
-from weir_controlplane.dispatch.bounds import RENEW_AFTER_S
+from weir_controlplane.dispatch.bounds import MAX_PAUSE_S, RENEW_AFTER_S
 from weir_controlplane.dispatch.errors import StaleIncarnationError, StaleSequenceError
-from weir_controlplane.dispatch.placement import Room
 from weir_controlplane.dispatch.settle import settle
 from weir_controlplane.dispatch.view import WorkView
 from weir_controlplane.dispatch.work import Grant, Settled
@@ -152,13 +151,7 @@ class AgentService:
             incarnation=entry.incarnation,
             service=request.service,
             models=entry.models,
-            room=Room(
-                lines=request.room.lines,
-                tokens=request.room.tokens,
-                result_bytes=request.room.result_bytes,
-                line_result_bytes=request.room.line_result_bytes,
-                idle=not request.chunks,
-            ),
+            room=room_of(request),
             suspects_of=self.registry.suspects_of(entry, self.clock_s(), now_s)
             if self.view.has_suspects
             else frozenset(),
@@ -167,10 +160,11 @@ class AgentService:
         )
         return self.view.plan(pod, now_s) if self.view.has_work(pod) else []
 
-    @staticmethod
-    def _needs_database(entry: AgentEntry, request: SyncRequest, now_s: float) -> bool:
+    def _needs_database(self, entry: AgentEntry, request: SyncRequest, now_s: float) -> bool:
         if request.incarnation is None or request.incarnation != entry.incarnation:
             return True
+        if entry.paused_until is not None and entry.paused_until > self.time.now_s() + MAX_PAUSE_S:
+            return True  # of a clock that was ahead: the database has been set right, or will be
         if request.deaths or request.returned:
             return True
         held = {(item.chunk_id, item.attempt) for item in request.chunks}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from weir_controlplane.agents.schemas import Lease, SyncRequest
 from weir_controlplane.dispatch.bounds import LEASE_S
+from weir_controlplane.dispatch.placement import Room
 from weir_controlplane.dispatch.work import Grant, LeaseRef, ReportedDeath, Served, SyncWork
 
 
@@ -28,6 +29,17 @@ def lease_of(grant: Grant, *, service: str, remaining_lines: int) -> Lease:
         remaining_lines=remaining_lines,
         deadline_s=grant.deadline_s,
         solo=grant.solo,
+    )
+
+
+def room_of(request: SyncRequest) -> Room:
+    """What the agent can still take."""
+    return Room(
+        lines=request.room.lines,
+        tokens=request.room.tokens,
+        result_bytes=request.room.result_bytes,
+        line_result_bytes=request.room.line_result_bytes,
+        idle=not request.chunks,
     )
 
 
@@ -69,5 +81,6 @@ def work_of(
             for item in request.deaths
         ),
         wanted=wanted,
+        most_lines=room_of(request).result_lines,
         default_tenant=default_tenant,
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
-from sqlalchemy import func, select
+from sqlalchemy import and_, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from weir_controlplane.batches.schemas import NewBatch, window_s
@@ -22,12 +23,16 @@ _OF_WEIR = "weir.dev/"  # keys that nobody else may take
 
 @dataclass(frozen=True, kw_only=True)
 class CreateCall:
-    """One call to create a batch. ``retry_count``: as the stock client marks its repeats."""
+    """One call to create a batch. ``retry_count``: as the stock client marks its repeats.
+
+    ``arrived_s`` is when, by the monotonic clock.
+    """
 
     tenant_id: str
     body: NewBatch
     idempotency_key: str | None
     retry_count: int
+    arrived_s: float
 
 
 async def create_batch(services: Services, call: CreateCall) -> Batch:
@@ -73,9 +78,7 @@ async def lock_tenant(session: AsyncSession, tenant_id: str) -> Tenant:
 async def _earlier(services: Services, session: AsyncSession, call: CreateCall) -> Batch | None:
     if call.idempotency_key is not None:
         return await _by_key(session, call, call.idempotency_key)
-    if call.retry_count > 0:
-        return await _by_retry(services, session, call)
-    return None
+    return await _by_retry(services, session, call)
 
 
 async def _by_key(session: AsyncSession, call: CreateCall, key: str) -> Batch | None:
@@ -91,7 +94,9 @@ async def _by_key(session: AsyncSession, call: CreateCall, key: str) -> Batch | 
 
 
 async def _by_retry(services: Services, session: AsyncSession, call: CreateCall) -> Batch | None:
-    oldest_s = await clock_s(session) - services.settings.create_retry_window_s
+    now_s = await clock_s(session)
+    oldest_s = now_s - services.settings.create_retry_window_s
+    arrived_s = now_s - (time.monotonic() - call.arrived_s)
     statement = (
         select(Batch)
         .where(
@@ -100,7 +105,11 @@ async def _by_retry(services: Services, session: AsyncSession, call: CreateCall)
             Batch.created_at > oldest_s,
             Batch.seen_at.is_(None),
             Batch.idempotency_key.is_(None),
-            Batch.create_retry_count < call.retry_count,
+            or_(
+                Batch.create_retry_count < call.retry_count,
+                # A later repeat has overtaken this call: while it waited here, not before.
+                and_(Batch.create_retry_count > call.retry_count, Batch.created_at > arrived_s),
+            ),
         )
         .order_by(Batch.created_at, Batch.id)
     )

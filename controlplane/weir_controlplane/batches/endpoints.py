@@ -15,7 +15,7 @@ from weir_controlplane.batches.schemas import NewBatch, batch_view
 from weir_controlplane.batches.states import IllegalTransitionError, Status
 from weir_controlplane.errors import InvalidRequestError
 from weir_controlplane.keys.auth import TenantDep
-from weir_controlplane.repeats import RepeatsDep
+from weir_controlplane.repeats import ArrivedDep, RepeatsDep
 from weir_controlplane.services import Services, ServicesDep
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import clock_s
@@ -28,6 +28,7 @@ router = APIRouter(prefix="/v1/batches")
 
 @router.post("")
 async def create(
+    arrived_s: ArrivedDep,
     body: NewBatch,
     tenant_id: TenantDep,
     services: ServicesDep,
@@ -40,6 +41,7 @@ async def create(
         body=body,
         idempotency_key=idempotency_key,
         retry_count=repeats,
+        arrived_s=arrived_s,
     )
     batch = await create_batch(services, call)
     async with services.database.read() as session:

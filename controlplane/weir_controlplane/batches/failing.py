@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from sqlalchemy import case, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from weir_controlplane.batches.leases import STUCK_AFTER
 from weir_controlplane.batches.states import LIVE
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.models import Batch
 
 MAX_SHOWN = 100  # those that failed most often
 STAGES = ("validating", "running", "finalizing", "cancelling", "expiring")
-_STUCK_AFTER = 3  # failures in a row
 
 # Of a running batch it is the search for its input that fails.
 _stage = case(
@@ -62,10 +62,10 @@ async def read_failing(session: AsyncSession) -> list[Failing]:
 
 
 async def count_stuck(session: AsyncSession) -> Mapping[str, int]:
-    """How many batches have failed three times or more in a row, by stage."""
+    """How many batches have failed three times or more in a row, or stood still, by stage."""
     rows = await session.execute(
         select(_stage, func.count())
-        .where(Batch.status.in_(LIVE), Batch.work_failures >= _STUCK_AFTER)
+        .where(Batch.status.in_(LIVE), Batch.work_failures >= STUCK_AFTER)
         .group_by(_stage)
     )
     return dict.fromkeys(STAGES, 0) | {str(stage): int(count) for stage, count in rows}

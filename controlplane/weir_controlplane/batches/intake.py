@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from weir_controlplane.batches.leases import Work, hold, set_state, state_of
 from weir_controlplane.batches.line_reader import LineSource, RawLine, read_lines
+from weir_controlplane.batches.losses import hash_of_object
 from weir_controlplane.batches.output import UnwantedError
 from weir_controlplane.batches.prefix_order import PlannedChunk, plan_chunks
 from weir_controlplane.batches.states import LIVE, Event, advance
@@ -60,7 +61,8 @@ async def take_in(services: Services, work: Work, wanted: Callable[[], bool]) ->
     checked = await asyncio.to_thread(_check, services, file, rules, wanted)
     if checked.findings.errors:
         # They may have been found before the end: are they those of what its owner has sent?
-        if file.sha256 not in {None, await services.storage.sha256(file.storage_key)}:
+        found = await hash_of_object(services.storage, file.storage_key, wanted)
+        if file.sha256 not in {None, found}:
             raise MissingObjectError("the file is not what was stored")
         await _refuse(services, work, checked.findings.errors)
         return

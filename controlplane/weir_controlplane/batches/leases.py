@@ -10,15 +10,14 @@ from sqlalchemy.orm import aliased
 
 from weir_controlplane.batches.states import LIVE, Event, State, Status, advance
 from weir_controlplane.ids import new_nonce
-from weir_controlplane.leases import LeaseLostError
+from weir_controlplane.leases import MAX_BACKOFF_S, LeaseLostError, is_free
 from weir_controlplane.services import Services
-from weir_controlplane.settings import MAX_WORK_LEASE_S
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import clock_s
 from weir_controlplane.store.models import Batch, Chunk
 
 GRACE_S = 30.0  # for holders of chunks to commit what is finished, after cancel and expiry (§8.4)
-MAX_BACKOFF_S = 60.0
+STUCK_AFTER = 3  # failures in a row
 _DUE_ROWS = 50
 
 _running = exists().where(Chunk.batch_id == Batch.id, Chunk.state.in_(("open", "leased")))
@@ -128,11 +127,7 @@ async def claim(services: Services) -> Work | None:
         .where(
             Batch.status.in_(LIVE),  # those that have ended are many, and are not to be read
             or_(Batch.status == Status.VALIDATING, winding_up, doubted),
-            or_(
-                Batch.work_lease_until <= db_now(),
-                # From a clock that was ahead of the time: who works yet soon renews it.
-                Batch.work_lease_until > db_now() + 2 * MAX_WORK_LEASE_S,
-            ),
+            is_free(Batch, services.settings),
         )
         .order_by(func.coalesce(at_work.c.batches, 0), Batch.created_at)
         .limit(1)
@@ -187,18 +182,21 @@ async def hold(session: AsyncSession, work: Work) -> Batch:
     return batch
 
 
-async def give_up(services: Services, work: Work, reason: str, *, missing: bool = False) -> None:
+async def give_up(
+    services: Services, work: Work, reason: str, *, missing: bool = False, still: bool = False
+) -> None:
     """Ends the lease after a failure; the next attempt waits, longer each time.
 
     ``missing``: the store lacks an object, or has altered it. Any other failure in between makes
-    that count begin anew.
+    that count begin anew. ``still``: nothing moved for so long that the batch is stuck at once.
     """
     async with services.database.transaction() as session:
         statement = select(Batch).where(Batch.id == work.batch_id, Batch.work_nonce == work.nonce)
         found = await session.execute(statement.with_for_update())
         batch = found.scalar_one_or_none()
         if batch is not None:
-            batch.work_failures += 1
+            least = STUCK_AFTER if still else 0
+            batch.work_failures = max(batch.work_failures + 1, least)
             wait_s = min(MAX_BACKOFF_S, 2.0 ** min(batch.work_failures, 10))
             batch.work_error = reason
             batch.work_nonce = None

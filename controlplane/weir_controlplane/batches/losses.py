@@ -6,16 +6,19 @@ either is not the store that it was: a folder that is not mounted, a bucket of a
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sqlalchemy import select
 
 from weir_controlplane.batches.leases import Work, hold
+from weir_controlplane.batches.output import UnwantedError
 from weir_controlplane.batches.states import Status
 from weir_controlplane.batches.validation import ContentError
 from weir_controlplane.errors import MissingObjectError
+from weir_controlplane.files.storage import Storage
 from weir_controlplane.services import Services
 from weir_controlplane.store.database import clock_s
 from weir_controlplane.store.line_index import lines_of_ranges
@@ -62,15 +65,16 @@ def error_of(losses: Losses) -> ContentError:
     )
 
 
-async def check_input(services: Services, work: Work) -> None:
+async def check_input(services: Services, work: Work, wanted: Callable[[], bool]) -> None:
     """Ends the doubt about a running batch whose input is there after all.
 
     Raises:
         MissingObjectError: the store still says that it is not.
         StorageError: the store says nothing.
         LeaseLostError: another replica does this now, or the batch runs no more.
+        UnwantedError: ``wanted`` said no.
     """
-    if (await find_losses(services, work)).input_file_id is not None:
+    if (await find_losses(services, work, wanted)).input_file_id is not None:
         raise MissingObjectError("the file store does not have the input file as it was stored")
     async with services.database.transaction() as session:
         batch = await hold(session, work)
@@ -79,11 +83,12 @@ async def check_input(services: Services, work: Work) -> None:
         batch.work_nonce, batch.work_lease_until = None, 0.0
 
 
-async def find_losses(services: Services, work: Work) -> Losses:
+async def find_losses(services: Services, work: Work, wanted: Callable[[], bool]) -> Losses:
     """Looks at every object that the batch needs now, and whole: at results only at its end.
 
     Raises:
         StorageError: the store does not answer for all of them.
+        UnwantedError: ``wanted`` said no.
     """
     storage = services.storage
     async with services.database.read() as session:
@@ -99,7 +104,7 @@ async def find_losses(services: Services, work: Work) -> Losses:
             select(Suspect.line).where(Suspect.batch_id == batch.id, Suspect.state == "failed")
         )
         failed = frozenset(poisoned.scalars())
-    if await storage.is_missing(file.storage_key) or not await _is_whole(services, file):
+    if await storage.is_missing(file.storage_key) or not await _is_whole(storage, file, wanted):
         return Losses(input_file_id=file.id)
     if work.state.status is Status.VALIDATING or (
         work.state.closing_as is None and work.state.status is Status.IN_PROGRESS
@@ -108,7 +113,7 @@ async def find_losses(services: Services, work: Work) -> Losses:
     lost = {
         key
         for key, sha256, _ in results
-        if await storage.is_missing(key) or await storage.sha256(key) != sha256
+        if await storage.is_missing(key) or await hash_of_object(storage, key, wanted) != sha256
     }
     lines = {key: frozenset(lines_of_ranges(ranges)) for key, _, ranges in results}
     lost |= _contradictory(lines, batch.total_lines)
@@ -117,10 +122,24 @@ async def find_losses(services: Services, work: Work) -> Losses:
     return Losses(results=frozenset(lost), lines=due.difference(failed, *lines.values()))
 
 
-async def _is_whole(services: Services, file: File) -> bool:
+async def _is_whole(storage: Storage, file: File, wanted: Callable[[], bool]) -> bool:
     if file.sha256 is None:
-        return await services.storage.size_bytes(file.storage_key) == file.size_bytes
-    return await services.storage.sha256(file.storage_key) == file.sha256
+        return await storage.size_bytes(file.storage_key) == file.size_bytes
+    return await hash_of_object(storage, file.storage_key, wanted) == file.sha256
+
+
+async def hash_of_object(storage: Storage, key: str, wanted: Callable[[], bool]) -> str:
+    """The SHA-256 of an object, in hex.
+
+    Raises:
+        UnwantedError: ``wanted`` said no; asked after every block.
+    """
+    digest = hashlib.sha256()
+    async for block in storage.stream(key):
+        digest.update(block)
+        if not wanted():
+            raise UnwantedError
+    return digest.hexdigest()
 
 
 def _contradictory(results: Mapping[str, frozenset[int]], total_lines: int) -> set[str]:

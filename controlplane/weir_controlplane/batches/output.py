@@ -112,6 +112,7 @@ def write_outputs(
         for succeeded, line in output_lines(sources, totals):
             if succeeded not in writers:
                 key = output_key if succeeded else error_key
+                files.callback(wanted)  # between the two that appear in the end: it takes its time
                 writers[succeeded] = files.enter_context(storage.blocking_writer(key))
             writers[succeeded].append(line)
             if not wanted():

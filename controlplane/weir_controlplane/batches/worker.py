@@ -28,13 +28,14 @@ from weir_controlplane.batches.result_reader import BrokenResultError
 from weir_controlplane.batches.states import Status
 from weir_controlplane.batches.winding_up import wind_up
 from weir_controlplane.errors import MissingObjectError, StorageError, WeirError
-from weir_controlplane.leases import LeaseLostError, kept_alive
+from weir_controlplane.leases import STILL_S, LeaseLostError, kept_alive
 from weir_controlplane.services import Services
 from weir_controlplane.store.database import OUTAGES
 
 TOPIC = "batches"
 _MISSING = (MissingObjectError, BrokenResultError)
 _MAX_REASON = 500
+_STILL = f"nothing moved for {STILL_S / 60:.0f} minutes: does the file store hang?"
 _log = structlog.get_logger(__name__)
 
 
@@ -84,16 +85,19 @@ def _reason(error: Exception) -> str:
 
 
 async def _do(services: Services, work: Work) -> None:
-    keep = partial(renew, services, work)
-    length_s = services.settings.work_lease_s
-    async with kept_alive(keep, length_s=length_s, batch_id=work.batch_id) as held:
-        wanted = held.is_set
+    async with kept_alive(
+        partial(renew, services, work),
+        length_s=services.settings.work_lease_s,
+        give_up=partial(give_up, services, work, _STILL, still=True),
+        batch_id=work.batch_id,
+    ) as held:
+        wanted = held.wanted
         try:
             await _move_on(services, work, wanted)
         except _MISSING as error:
             if not await is_believed(services, work):
                 raise
-            losses = await find_losses(services, work)
+            losses = await find_losses(services, work, wanted)
             if losses == Losses():
                 raise StorageError(
                     "every object of the batch is there, whole and consistent"
@@ -111,7 +115,7 @@ async def _do(services: Services, work: Work) -> None:
 async def _move_on(services: Services, work: Work, wanted: Callable[[], bool]) -> None:
     undecided = work.state.closing_as is None
     if undecided and work.state.status is Status.IN_PROGRESS:
-        await check_input(services, work)
+        await check_input(services, work, wanted)
     elif undecided and work.state.status is Status.VALIDATING:
         await take_in(services, work, wanted)
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog
 
-from weir_controlplane.batchjobs.leases import JobWork, hold, release
+from weir_controlplane.batchjobs.leases import MAX_ATTEMPTS, JobWork, hold, release
 from weir_controlplane.batchjobs.uris import allowed_uri
 from weir_controlplane.batchjobs.views import ERROR_NAME, OUTPUT_NAME
 from weir_controlplane.errors import InvalidRequestError, StorageError, StorageFullError
@@ -14,7 +14,6 @@ from weir_controlplane.store.models import Batch, File
 from weir_controlplane.uris.rules import UriRefusedError
 from weir_controlplane.uris.transfer import UriAccess
 
-MAX_ATTEMPTS = 12  # about ten minutes, with the pauses between them
 _log = structlog.get_logger(__name__)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 
 import structlog
@@ -12,11 +13,12 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from weir_controlplane.batches.creation import check_quota, key_of_job, lock_tenant
 from weir_controlplane.batches.schemas import NewBatch, accepted_window_s
 from weir_controlplane.batches.states import Status
-from weir_controlplane.batchjobs.leases import JobWork, hold, release
+from weir_controlplane.batchjobs.leases import MAX_ATTEMPTS, JobWork, hold, release
 from weir_controlplane.batchjobs.uris import allowed_uri
 from weir_controlplane.errors import InvalidRequestError, StorageError
 from weir_controlplane.files.service import forget_unfinished
 from weir_controlplane.ids import new_id
+from weir_controlplane.leases import LeaseLostError
 from weir_controlplane.services import Services
 from weir_controlplane.store.database import clock_s
 from weir_controlplane.store.kubernetes_models import BatchJob
@@ -80,7 +82,8 @@ async def _input_file(services: Services, work: JobWork) -> str:
 
 async def _blocks(services: Services, session: AsyncSession, job: BatchJob) -> AsyncIterator[bytes]:
     if job.input_uri is None:
-        return _once(job.input_inline or b"")
+        text = select(BatchJob.input_inline).where(BatchJob.uid == job.uid)
+        return _once((await session.execute(text)).scalar_one() or b"")
     try:
         allowed = await allowed_uri(session, job.tenant_id, job.input_uri, param="input.uri")
     except InvalidRequestError as error:  # a prefix was taken away since
@@ -167,6 +170,34 @@ async def _make_batch(services: Services, work: JobWork, file_id: str) -> None:
         job.batch_id = batch.id
         release(job)
     _log.info("batchjob_submitted", uid=work.uid, batch_id=batch.id)
+
+
+async def end_overdue(services: Services, work: JobWork, message: str) -> bool:
+    """Ends a job whose completion window has passed without its input; whether it did.
+
+    ``message`` says why the last attempt failed.
+    """
+    error = InputRefusedError(
+        "input_unreadable", f"input: could not be read within the completion window: {message}"
+    )
+    with contextlib.suppress(LeaseLostError):
+        async with services.database.transaction() as session:
+            job = await hold(session, work)
+            if not is_overdue(job, await clock_s(session)):
+                return False
+        await _refuse(services, work, error)
+        return True
+    return False
+
+
+def is_overdue(job: BatchJob, now_s: float) -> bool:
+    """Whether a job whose attempt has failed has had its time to read its input.
+
+    The window goes on while a job is suspended: resumed, it has `MAX_ATTEMPTS` in any case.
+    """
+    ends_at = job.created_at + accepted_window_s(job.completion_window)
+    tried_often = job.work_failures + 1 >= MAX_ATTEMPTS
+    return job.input_file_id is None and tried_often and now_s >= ends_at
 
 
 async def _refuse(services: Services, work: JobWork, error: InputRefusedError) -> None:

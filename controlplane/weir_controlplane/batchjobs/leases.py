@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from sqlalchemy import and_, or_, select, update
+from sqlalchemy import ColumnElement, and_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from weir_controlplane.batches.states import TERMINAL
 from weir_controlplane.ids import new_nonce
-from weir_controlplane.leases import LeaseLostError
+from weir_controlplane.leases import MAX_BACKOFF_S, LeaseLostError, is_free, longest_lease_s
 from weir_controlplane.services import Services
-from weir_controlplane.settings import MAX_WORK_LEASE_S
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import clock_s
 from weir_controlplane.store.kubernetes_models import BatchJob
 from weir_controlplane.store.models import Batch
 
-MAX_BACKOFF_S = 60.0
+MAX_ATTEMPTS = 12  # about ten minutes, with the pauses between them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,28 +30,31 @@ class JobWork:
     nonce: str
 
 
-_NO_BATCH = and_(
+# What may be claimed: jobs whose input is to be read, and those whose output is to be delivered.
+INPUTS = and_(
     BatchJob.batch_id.is_(None), BatchJob.ended_at.is_(None), BatchJob.suspended.is_(False)
 )
-_UNDELIVERED = and_(
+OUTPUTS = and_(
     BatchJob.delivery == "pending",
     select(Batch.id).where(Batch.id == BatchJob.batch_id, Batch.status.in_(TERMINAL)).exists(),
 )
 
 
-async def claim(services: Services, *, without: Collection[str] = ()) -> JobWork | None:
-    """A lease on the oldest job that needs work and is of none of these tenants; None: none."""
+async def claim(
+    services: Services, wanted: ColumnElement[bool], *, without: Collection[str] = ()
+) -> JobWork | None:
+    """A lease on the oldest job that needs such work and is of none of these tenants; None: none.
+
+    Those that failed come last: it may have taken them minutes, and will again.
+    """
     statement = (
         select(BatchJob)
         .where(
-            or_(_NO_BATCH, _UNDELIVERED),
-            or_(
-                BatchJob.work_lease_until <= db_now(),
-                BatchJob.work_lease_until > db_now() + 2 * MAX_WORK_LEASE_S,  # as of batches
-            ),
+            wanted,
+            is_free(BatchJob, services.settings),
             BatchJob.tenant_id.not_in(without),
         )
-        .order_by(BatchJob.created_at, BatchJob.uid)
+        .order_by(BatchJob.work_failures > 0, BatchJob.created_at, BatchJob.uid)
         .limit(1)
         .with_for_update(skip_locked=True, of=BatchJob)
     )
@@ -64,7 +66,8 @@ async def claim(services: Services, *, without: Collection[str] = ()) -> JobWork
 def take_new(services: Services, job: BatchJob, now_s: float) -> JobWork | None:
     """A lease on a job that the caller has locked; None: its batch is made, or not wanted now."""
     wanted = job.batch_id is None and job.ended_at is None and not job.suspended
-    return _take(services, job, now_s) if wanted and job.work_lease_until <= now_s else None
+    free = not now_s < job.work_lease_until <= now_s + longest_lease_s(services.settings)
+    return _take(services, job, now_s) if wanted and free else None
 
 
 def _take(services: Services, job: BatchJob, now_s: float) -> JobWork:

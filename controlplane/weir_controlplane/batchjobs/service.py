@@ -173,6 +173,8 @@ async def _insert(
 
 async def _wish(session: AsyncSession, job: BatchJob, body: PutBatchJob) -> bool:
     """Takes over what may change; whether a live batch was suspended or resumed."""
+    if job.suspended and not body.suspended and job.batch_id is None:
+        job.work_failures = 0  # its window has gone on: it is given time to read its input yet
     job.suspended, job.priority = body.suspended, body.priority
     job.deadline_at = body.deadline_at
     if job.batch_id is None:

@@ -9,11 +9,12 @@ from collections import Counter
 from functools import partial
 
 import structlog
+from sqlalchemy import ColumnElement
 
 from weir_controlplane.batchjobs.delivery import deliver
-from weir_controlplane.batchjobs.intake import take_in
+from weir_controlplane.batchjobs.failing import QUOTA_EXCEEDED
+from weir_controlplane.batchjobs.intake import end_overdue, take_in
 from weir_controlplane.batchjobs.leases import JobWork, claim, give_back, give_up, renew
-from weir_controlplane.batchjobs.service import TOPIC
 from weir_controlplane.errors import QuotaExceededError, WeirError
 from weir_controlplane.leases import LeaseLostError, kept_alive
 from weir_controlplane.services import Services
@@ -25,12 +26,15 @@ _log = structlog.get_logger(__name__)
 
 
 class Crew:
-    """The workers of one replica, of which a tenant has at most `OF_A_TENANT` at once.
+    """The workers of one replica for one kind of work; a tenant has at most `OF_A_TENANT` at once.
 
-    A server may take as long as it likes for an input, or an output: others must not wait for it.
+    A server may take long for an input, or an output: others must not wait for it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: ColumnElement[bool], *, topic: str | None = None) -> None:
+        """``wanted``: the jobs that need it; ``topic``: of hints that there is one, if any come."""
+        self._wanted = wanted
+        self._topic = topic
         self._busy: Counter[str] = Counter()  # by tenant
         self._claiming = asyncio.Lock()
 
@@ -39,17 +43,23 @@ class Crew:
         while True:
             work = await self._claim(services)
             if work is None:
-                await services.nudge.wait(TOPIC, services.settings.poll_s)
+                await self._wait(services)
                 continue
             try:
                 await work_on(services, work)
             finally:
                 self._busy[work.tenant_id] -= 1
 
+    async def _wait(self, services: Services) -> None:
+        if self._topic is None:
+            await asyncio.sleep(services.settings.poll_s)
+        else:
+            await services.nudge.wait(self._topic, services.settings.poll_s)
+
     async def _claim(self, services: Services) -> JobWork | None:
         async with self._claiming:
             full = [tenant for tenant, jobs in self._busy.items() if jobs >= OF_A_TENANT]
-            work = await claim(services, without=full)
+            work = await claim(services, self._wanted, without=full)
             if work is not None:
                 self._busy[work.tenant_id] += 1
             return work
@@ -72,10 +82,16 @@ async def work_on(services: Services, work: JobWork) -> None:
             await asyncio.shield(give_back(services, work))
         raise
     except QuotaExceededError:
-        await give_up(services, work, "QuotaExceeded")
+        await give_up(services, work, QUOTA_EXCEEDED)
     except WeirError as error:
         _log.warning("batchjob_waits", uid=work.uid, error=repr(error.__cause__ or error))
-        await give_up(services, work, "InputUnavailable")
+        await _fail(services, work, "InputUnavailable", error.message)
     except Exception as error:  # noqa: BLE001 - the main loop: another job may do better
         _log.exception("batchjob_failed", uid=work.uid, error=type(error).__name__)
-        await give_up(services, work, "InternalError")
+        await _fail(services, work, "InternalError", "an error inside the control plane")
+
+
+async def _fail(services: Services, work: JobWork, reason: str, message: str) -> None:
+    """Leaves the work to a later attempt, or ends a job that has had its time."""
+    if work.batch_id is not None or not await end_overdue(services, work, message):
+        await give_up(services, work, reason)

@@ -6,6 +6,7 @@ LEASE_S = 90.0  # §8.1
 RENEW_AFTER_S = 30.0  # a third of it
 GRACE_S = 30.0  # for the last partial commit after cancel, expiry or revocation
 WATCH_EVERY_S = 5.0
+AHEAD_S = 5.0  # a past time that is so far in the future is of a clock that was ahead
 OUTAGE_AFTER_S = 20.0  # nobody watched the leases for so long: the database or all of us were away
 
 MAX_HELD_CHUNKS = 1024  # in one sync

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import delete, exists, select, update
+import structlog
+from sqlalchemy import delete, exists, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from weir_controlplane.dispatch.bounds import AHEAD_S, MAX_PAUSE_S
 from weir_controlplane.dispatch.errors import StaleIncarnationError, StaleSequenceError
 from weir_controlplane.dispatch.work import SyncWork
 from weir_controlplane.store.clock import db_now
@@ -17,6 +19,7 @@ from weir_controlplane.store.models import Chunk
 
 REMEMBERED_S = 7 * 86_400.0  # as long as its demand: every pod of a deployment is another agent
 _FORGET_ROWS = 500
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,3 +171,31 @@ async def forget_agents(database: Database) -> int:
         await session.execute(delete(Incarnation).where(Incarnation.agent_id.in_(gone)))
         await session.execute(delete(Agent).where(Agent.agent_id.in_(gone)))
     return len(gone)
+
+
+async def set_agents_right(database: Database) -> int:
+    """Corrects what a clock that was ahead of the time has left of agents; how many.
+
+    A last sync in the future counts as of now (a living agent's next one follows), and a pause
+    longer than any is over: both would last for as long as the clock was ahead.
+    """
+    future = Agent.last_sync_at > db_now() + AHEAD_S
+    endless = Agent.pause_until > db_now() + MAX_PAUSE_S
+    async with database.transaction() as session:
+        found = await session.execute(
+            select(Agent.agent_id)
+            .where(or_(future, endless))
+            .limit(_FORGET_ROWS)
+            .with_for_update(skip_locked=True)
+        )
+        wrong = list(found.scalars())
+        for which, column in ((future, Agent.last_sync_at), (endless, Agent.pause_until)):
+            await session.execute(
+                update(Agent)
+                .where(Agent.agent_id.in_(wrong), which)
+                .values({column: db_now()})
+                .execution_options(synchronize_session=False)
+            )
+    if wrong:
+        _log.warning("agents_set_right", agents=len(wrong))
+    return len(wrong)

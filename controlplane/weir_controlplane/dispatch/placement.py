@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from weir_controlplane.dispatch.bounds import RESULT_BYTES_PER_LINE, RESULT_BYTES_PER_TOKEN
@@ -64,6 +64,20 @@ class Room:
     def has_disk_for(self, chunk: OpenChunk) -> bool:
         """Whether the pod can take the chunk, at the latest once it holds nothing."""
         return chunk.result_bytes(self.line_result_bytes) <= self.result_bytes
+
+    @property
+    def result_lines(self) -> int | None:
+        """Lines whose results the pod can store; None where it does not say."""
+        return self.result_bytes // self.line_result_bytes if self.line_result_bytes else None
+
+    def part_of(self, chunk: OpenChunk) -> OpenChunk | None:
+        """The chunk, or the part of it whose results the disk takes; None when it takes none."""
+        if self.has_disk_for(chunk):
+            return chunk
+        lines = self.result_lines
+        if not lines:
+            return None
+        return replace(chunk, lines=lines, tokens=-(-chunk.tokens * lines // chunk.lines))
 
     def less(self, chunk: OpenChunk) -> Room:
         """The room left when the chunk is taken."""

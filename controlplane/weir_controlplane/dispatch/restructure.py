@@ -1,4 +1,4 @@
-"""Chunks cut along their suspects: what goes on, what runs alone, what has failed (§8.5).
+"""Chunks cut: along their suspects (§8.5), and to what a pod can store the results of (§8.3).
 
 Works inside the caller's transaction; but for `close_chunks`, with the chunk rows locked.
 """
@@ -62,6 +62,21 @@ async def cut_open_chunks(session: AsyncSession, chunk_ids: Sequence[str]) -> No
     ).scalars()
     for chunk in chunks:
         _cut(session, chunk, marked)
+    await session.flush()
+
+
+async def cut_to(session: AsyncSession, chunk_ids: Iterable[str], most_lines: int) -> None:
+    """Leaves the open chunks, locked by the caller, so many lines; the others are new chunks."""
+    chunks = await session.execute(
+        select(Chunk)
+        .where(Chunk.id.in_(chunk_ids), Chunk.state == "open", Chunk.lines > most_lines)
+        .order_by(Chunk.id)
+        .execution_options(populate_existing=True)
+    )
+    for chunk in chunks.scalars():
+        lines = unpack_lines(chunk.line_index)
+        session.add(part_of(chunk, lines[most_lines:], solo=chunk.solo))
+        _resize(chunk, lines[:most_lines], solo=chunk.solo)
     await session.flush()
 
 

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from weir_controlplane.dispatch import leases, metrics
 from weir_controlplane.dispatch.deaths import accept_deaths, lock_concerned
 from weir_controlplane.dispatch.incarnations import identify
-from weir_controlplane.dispatch.restructure import reopen
+from weir_controlplane.dispatch.restructure import cut_to, reopen
 from weir_controlplane.dispatch.work import CancelReason, Grant, Holding, Settled, SyncWork
 from weir_controlplane.store.database import Database
 
@@ -63,7 +63,7 @@ async def _settle(session: AsyncSession, work: SyncWork) -> Settled:
     unreceived = [row for row in rows if row.id not in kept]
     grants, dropped = await _hand_out_again(session, work, me, unreceived, now_s)
     if work.wanted and work.state == "serving" and (pause_until is None or pause_until <= now_s):
-        wanted = await leases.open_chunks(session, work)
+        wanted = await _wanted(session, work)
         grants += await leases.hand_out(session, work, me, wanted, now_s)
     holds = {row.id: _holding(row) for row in known} | {
         item.chunk_id: Holding(
@@ -83,6 +83,16 @@ async def _settle(session: AsyncSession, work: SyncWork) -> Settled:
         holds=holds,
         released=len(released | back | dropped),
     )
+
+
+async def _wanted(session: AsyncSession, work: SyncWork) -> Sequence[leases.ChunkRow]:
+    """The chunks wanted that can be given now, none of more lines than the agent can store."""
+    rows = await leases.open_chunks(session, work)
+    most = work.most_lines
+    if not most or all(row.lines <= most for row in rows):
+        return rows
+    await cut_to(session, [row.id for row in rows], most)
+    return await leases.open_chunks(session, work)
 
 
 def _place(row: leases.ChunkRow) -> tuple[str, int]:

@@ -60,7 +60,8 @@ class WorkView:
         """Chunks to lease to the pod, in order; they leave the view at once.
 
         A pod that takes suspects gets nothing else while any wait, and one chunk of them when it
-        holds nothing (§8.5).
+        holds nothing (§8.5). A chunk whose results its disk cannot take is cut when it is leased:
+        the view has the rest when it is read again.
         """
         if pod.holds_solo:
             return []
@@ -84,7 +85,8 @@ class WorkView:
             return []
         for batch in suspected:
             for chunk in batch.solo:
-                if pod.room.fits(chunk):
+                part = pod.room.part_of(chunk)
+                if part is not None and pod.room.fits(part):
                     batch.solo.remove(chunk)
                     return [chunk.chunk_id]
         return []
@@ -117,16 +119,22 @@ class WorkView:
                 chunk = self._next(pod.incarnation, batch, others)
                 if chunk is None:
                     break
-                if not room.fits(chunk):
-                    if not taken and room.has_disk_for(chunk):
+                # Cut only to what the pod says: what is left of it in this sync may be a line.
+                part = chunk if room.has_disk_for(chunk) else None
+                if part is None and room == pod.room:
+                    part = room.part_of(chunk)
+                if part is None:
+                    break
+                if not room.fits(part):
+                    if not taken:
                         # A busy pod's room comes back line by line: batches of smaller chunks
                         # would take all of it before it is enough for this one.
                         return [], room
                     break
                 self._take(pod.incarnation, batch, chunk, now_s)
-                taken.append(chunk)
-                room = room.less(chunk)
-                shares.tokens[batch.tenant_id] += chunk.tokens
+                taken.append(part)
+                room = room.less(part)
+                shares.tokens[batch.tenant_id] += part.tokens
                 shares.served.add(batch.tenant_id)
             if taken:
                 return taken, room

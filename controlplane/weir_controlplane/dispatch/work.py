@@ -43,6 +43,7 @@ class Served:
 class SyncWork:
     """A sync as the database needs it. ``wanted``: open chunks to lease, chosen from the view.
 
+    ``most_lines``: all that the agent can store results of; a longer chunk is cut to so many.
     ``default_tenant``: the name of the tenant that has the namespaces which nobody is bound to.
     """
 
@@ -57,6 +58,7 @@ class SyncWork:
     returned: tuple[LeaseRef, ...] = ()
     deaths: tuple[ReportedDeath, ...] = ()
     wanted: tuple[str, ...] = ()
+    most_lines: int | None = None
     default_tenant: str | None = None
 
     def revision_of(self, model: str | None) -> str | None:

@@ -10,8 +10,9 @@ AT_RISK = Gauge(
 STUCK = Gauge(
     "weir_batches_stuck",
     "Batches that get nowhere, by stage: running without a commit for 15 minutes although a pod "
-    "could take them, or tried in vain three times (validating, finalizing, cancelling, expiring; "
-    "running: its input is missing).",
+    "could take them, or tried in vain three times or without a move for 15 minutes (validating, "
+    "finalizing, cancelling, expiring; running: its input is missing; intake: BatchJobs whose "
+    "input cannot be read).",
     ["stage"],
 )
 END = Gauge(

@@ -9,6 +9,7 @@ from sqlalchemy import case, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from weir_controlplane.batches.failing import count_stuck
+from weir_controlplane.batchjobs import failing as jobs_failing
 from weir_controlplane.store.kubernetes_models import BatchJob
 from weir_controlplane.store.models import Batch, Chunk, ChunkResult
 
@@ -23,7 +24,8 @@ _done_tokens = Chunk.tokens * 1.0 * Chunk.lines_done / Chunk.lines
 class Work:
     """What is left and what was done, by batch; committed tokens a second by model.
 
-    ``failing``: batches whose validation or end fails again and again, by stage.
+    ``failing``: batches whose validation or end fails again and again, by stage; and BatchJobs that
+    get no batch.
     """
 
     remaining_tokens: dict[str, float]
@@ -60,7 +62,10 @@ async def read_work(session: AsyncSession, batch_ids: Collection[str], now_s: fl
         committed_at={batch_id: float(at) for batch_id, at in last},
         deadline_at={str(batch_id): at for batch_id, at in deadlines if at is not None},
         rates=await _rates(session, now_s),
-        failing=await count_stuck(session),
+        failing={
+            **await count_stuck(session),
+            jobs_failing.STAGE: await jobs_failing.count_stuck_jobs(session),
+        },
     )
 
 

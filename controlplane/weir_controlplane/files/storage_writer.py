@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 from collections.abc import Callable
 from typing import Any
+
+from weir_controlplane.files.threads import in_thread
 
 BLOCK_BYTES = 1 << 20
 
@@ -38,7 +39,7 @@ class StorageWriter:
 
     async def flush(self) -> None:
         """Hands on what was kept back."""
-        await asyncio.to_thread(self.flush_now)
+        await in_thread(self.flush_now)
 
     def flush_now(self) -> None:
         """Hands on what was kept back, blocking."""

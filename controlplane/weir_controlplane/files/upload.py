@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import structlog
 from sqlalchemy import update
-from starlette.requests import ClientDisconnect
 
 from weir_controlplane.errors import InvalidRequestError, PayloadTooLargeError
 from weir_controlplane.files.multipart import Event, Field, FileBegin, FileData, form_events
@@ -56,9 +55,6 @@ class Uploads:
             file = await self._begin(tenant_id)
             try:
                 return await self._receive(file, form_events(content_type, body))
-            except ClientDisconnect:
-                await forget_unfinished(self._services, [file.id])
-                raise InvalidRequestError("the upload was cut off", param="file") from None
             except BaseException:
                 await asyncio.shield(forget_unfinished(self._services, [file.id]))
                 raise

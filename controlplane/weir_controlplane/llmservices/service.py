@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import structlog
@@ -21,7 +22,7 @@ from weir_controlplane.store.database import clock_s
 from weir_controlplane.store.fleet_models import Agent, ServedModel
 from weir_controlplane.store.kubernetes_models import LlmService, ServicePod
 from weir_controlplane.store.models import Batch, Chunk
-from weir_controlplane.store.tenancy import may_serve
+from weir_controlplane.store.tenancy import Bindings, read_bindings
 
 TOPIC = "services"
 CHUNKS_TOPIC = "chunks"
@@ -123,12 +124,15 @@ async def service_statuses(
             by_service[pod.service].append(pod)
     agents = await _agents(session, service_id)
     held = await held_chunks(session)
-    default = services.settings.default_tenant
+    models = await _models(session, service_id)
+    waiting = await _waiting_batches(session)
+    bindings = await read_bindings(session, services.settings.default_tenant)
+    now_s = await clock_s(session)
     found = []
     for row in rows:
         statuses = [_pod(row.namespace, pod, agents, held) for pod in by_service[row.id]]
-        waiting = await _waiting_batches(session, row.id, default)
-        found.append(_status(row, statuses, waiting, await clock_s(session)))
+        count = _waiting_for(row.id, models.get(row.id, frozenset()), waiting, bindings)
+        found.append(_status(row, statuses, count, now_s))
     return found
 
 
@@ -143,19 +147,40 @@ async def _agents(session: AsyncSession, service_id: str | None) -> dict[str, An
     return {row.agent_id: row for row in await session.execute(statement)}
 
 
-async def _waiting_batches(session: AsyncSession, service_id: str, default: str | None) -> int:
-    models = select(ServedModel.name).where(ServedModel.service == service_id)
+async def _models(session: AsyncSession, service_id: str | None) -> dict[str, set[str]]:
+    """The names of the models that each service (or the one named) has served."""
+    statement = select(ServedModel.service, ServedModel.name)
+    if service_id is not None:
+        statement = statement.where(ServedModel.service == service_id)
+    found: dict[str, set[str]] = defaultdict(set)
+    for service, name in await session.execute(statement):
+        found[service].add(name)
+    return found
+
+
+async def _waiting_batches(session: AsyncSession) -> Sequence[Any]:
+    """Running batches with open chunks, counted by tenant, model and wanted service."""
     waiting = select(Chunk.batch_id).where(Chunk.state == "open")
-    statement = select(func.count()).where(
+    kind = (Batch.tenant_id, Batch.model, Batch.service)
+    statement = select(*kind, func.count().label("batches")).where(
         Batch.id.in_(waiting),
         Batch.status == "in_progress",
         Batch.closing_as.is_(None),
         Batch.suspended_at.is_(None),
-        Batch.model.in_(models),
-        (Batch.service.is_(None)) | (Batch.service == service_id),
-        may_serve(service_id, default),
     )
-    return int((await session.execute(statement)).scalar_one())
+    return (await session.execute(statement.group_by(*kind))).all()
+
+
+def _waiting_for(
+    service_id: str, models: Collection[str], waiting: Sequence[Any], bindings: Bindings
+) -> int:
+    return sum(
+        row.batches
+        for row in waiting
+        if row.model in models
+        and row.service in {None, service_id}
+        and bindings.may_use(row.tenant_id, service_id)
+    )
 
 
 def _pod(

@@ -89,7 +89,8 @@ class BatchJob(Base):
     fingerprint: Mapped[str]  # of everything that does not change
     created_at: Mapped[float]
 
-    input_inline: Mapped[bytes | None]  # until it is a file
+    # Until it is a file. Up to 1 MiB: loaded only where it is asked for by name.
+    input_inline: Mapped[bytes | None] = mapped_column(deferred=True)
     input_uri: Mapped[str | None]
     input_file_id: Mapped[str | None] = mapped_column(ForeignKey("files.id"))
     batch_id: Mapped[str | None] = mapped_column(ForeignKey("batches.id"))

@@ -7,21 +7,26 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import os
 import socket
-from collections.abc import AsyncIterator, Collection, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 
 import httpx
 
 from weir_controlplane.errors import StorageError
-from weir_controlplane.files.storage import Storage
+from weir_controlplane.files.storage import Storage, storage_errors
 from weir_controlplane.files.storage_writer import StorageWriter
+from weir_controlplane.files.threads import in_thread
+from weir_controlplane.uris.opened import opened_folder, opened_object
 from weir_controlplane.uris.rules import Uri, UriRefusedError
 
 BLOCK_BYTES = 8 << 20
 HTTP_TIMEOUT_S = 30.0
+# Of a server, on the whole: one byte now and then would keep whoever reads for ever.
+MIN_BYTES_PER_S = 64 << 10
+PATIENCE_S = 180.0  # how long it may fall behind that
 _HTTPS_PORT, _HTTP_PORT = 443, 80
 
 
@@ -41,15 +46,15 @@ class UriAccess:
         Raises:
             UriUnreadableError: there is no such object, or the server refuses.
             UriRefusedError: it leads to an address or a folder that is not allowed.
-            StorageError: the store fails; another time it may not.
+            StorageError: the store fails, or is too slow; another time it may not.
         """
         if uri.scheme in {"http", "https"}:
-            async for block in self._get(uri):
+            async for block in _in_time(self._get(uri)):
                 yield block
             return
-        storage = _storage(uri, prefix)
         try:
-            async for block in storage.stream(uri.name, block_bytes=BLOCK_BYTES):
+            storage, key = await _place(opened_object, uri, prefix)
+            async for block in storage.stream(key, block_bytes=BLOCK_BYTES):
                 yield block
         except StorageError as error:
             if isinstance(error.__cause__, (FileNotFoundError, IsADirectoryError)):
@@ -66,7 +71,8 @@ class UriAccess:
             StorageError: the store fails.
             StorageFullError: it has no room.
         """
-        async with _storage(uri, prefix).writer(uri.name) as writer:
+        storage, key = await _place(opened_folder, uri, prefix)
+        async with storage.writer(key) as writer:
             await _copy(blocks, writer)
 
     async def _get(self, uri: Uri) -> AsyncIterator[bytes]:
@@ -107,6 +113,29 @@ class UriAccess:
         return addresses[0]
 
 
+async def _in_time(blocks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The same blocks, for as long as they come fast enough; what is done with them takes none.
+
+    Raises:
+        StorageError: they do not.
+    """
+    left_s = PATIENCE_S
+    while True:
+        asked_s = time.monotonic()
+        try:
+            async with asyncio.timeout(left_s):
+                block = await anext(blocks, None)
+        except TimeoutError:
+            raise StorageError(
+                f"the server gives less than {MIN_BYTES_PER_S >> 10} KiB a second"
+            ) from None
+        if block is None:
+            return
+        earned_s = len(block) / MIN_BYTES_PER_S
+        left_s = min(PATIENCE_S, left_s - (time.monotonic() - asked_s) + earned_s)
+        yield block
+
+
 def check_public(host: str, addresses: Sequence[str]) -> None:
     """Checks that every address of a host is a public one.
 
@@ -129,25 +158,22 @@ def _check_status(status: int) -> None:
     raise UriUnreadableError(f"the server answers {status}; redirects are not followed")
 
 
-def _storage(uri: Uri, prefix: Uri) -> Storage:
-    if uri.scheme == "file":
-        _check_links(uri, prefix)
-    try:
-        return Storage(uri.folder.text)
-    except ValueError as error:
-        raise StorageError(str(error)) from error
-
-
-def _check_links(uri: Uri, prefix: Uri) -> None:
-    """Checks that no symbolic link leads out of the prefix's folder.
+async def _place(
+    opened: Callable[[Uri, Uri], tuple[Storage, str]], uri: Uri, prefix: Uri
+) -> tuple[Storage, str]:
+    """The store that a URI is in, and its key there.
 
     Raises:
-        UriRefusedError: one does.
+        UriRefusedError: a symbolic link leads out of the prefix.
+        StorageError: the store fails, or its library is missing.
     """
-    root = os.path.realpath("/" + "/".join(prefix.segments))
-    real = os.path.realpath("/" + "/".join(uri.segments))
-    if os.path.commonpath([root, real]) != root:
-        raise UriRefusedError("a symbolic link leads out of its prefix")
+    if uri.scheme == "file":
+        with storage_errors((OSError,)):
+            return await in_thread(opened, uri, prefix)
+    try:
+        return Storage(uri.folder.text), uri.name
+    except ValueError as error:
+        raise StorageError(str(error)) from error
 
 
 async def _copy(blocks: AsyncIterator[bytes], writer: StorageWriter) -> None:

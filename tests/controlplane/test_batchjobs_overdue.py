@@ -1,0 +1,135 @@
+"""BatchJobs whose input cannot be read: operators see them, and they end with their window."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Response
+from sqlalchemy import select, update
+
+from tests.controlplane.jobs import input_lines
+from tests.controlplane.support import eventually
+from tests.controlplane.test_batchjobs_api import Operator, operator
+from tests.support.serving import serve
+from weir_controlplane.batchjobs.failing import count_stuck_jobs
+from weir_controlplane.batchjobs.leases import MAX_ATTEMPTS
+from weir_controlplane.batchjobs.service import TOPIC
+from weir_controlplane.store.kubernetes_models import BatchJob
+
+DAY_S = 86_400.0
+
+
+class Source:
+    """A server of inputs that fails until it is told to answer."""
+
+    def __init__(self) -> None:
+        self.fails = True
+        self.app = FastAPI()
+        self.app.get("/in.jsonl")(self._answer)
+
+    async def _answer(self) -> Response:
+        return Response(status_code=503) if self.fails else Response(input_lines(4))
+
+
+@contextlib.asynccontextmanager
+async def with_a_job(
+    tmp_path: Path, database_url: str
+) -> AsyncIterator[tuple[Operator, Source, dict[str, Any]]]:
+    """The operator, with a job of 24 h whose source fails, and what it was put with."""
+    source = Source()
+    async with (
+        serve(source.app) as url,
+        operator(tmp_path, database_url, uri_private_hosts=("127.0.0.1",)) as op,
+    ):
+        prefix = {"tenant": "acme", "prefix": url, "writable": False}
+        assert (await op.http.post("/admin/v1/uri-prefixes", json=prefix)).status_code == 201
+        given: dict[str, Any] = {"input": {"uri": f"{url}/in.jsonl"}}
+        await op.put(**given)
+        yield op, source, given
+
+
+async def change(op: Operator, **values: Any) -> None:  # noqa: ANN401
+    async with op.lab.plane.services.database.transaction() as session:
+        await session.execute(update(BatchJob).values(**values))
+
+
+async def failures(op: Operator) -> int:
+    async with op.lab.plane.services.database.read() as session:
+        return (await session.execute(select(BatchJob.work_failures))).scalar_one()
+
+
+async def tried_until(op: Operator, done: Callable[[dict[str, Any], int], bool]) -> dict[str, Any]:
+    """The job, tried until ``done`` of it and its failures; nobody waits for its pauses."""
+    view: dict[str, Any] = {}
+
+    async def is_done() -> bool:
+        nonlocal view
+        async with op.lab.plane.services.database.transaction() as session:
+            pause_over = update(BatchJob).where(BatchJob.work_nonce.is_(None))
+            await session.execute(pause_over.values(work_lease_until=0.0))
+        await op.lab.plane.services.nudge.send(TOPIC)
+        view = await op.get()
+        return done(view, await failures(op))
+
+    await eventually(is_done)
+    return view
+
+
+async def stuck(op: Operator, count: int) -> None:
+    """Waits until so many are told to be stuck."""
+
+    async def is_told() -> bool:
+        text = (await op.http.get("/metrics")).text
+        return f'weir_batches_stuck{{stage="intake"}} {count}.0' in text
+
+    await eventually(is_told)
+
+
+async def test_a_job_whose_input_cannot_be_read_is_stuck_and_ends_with_its_window(
+    tmp_path: Path, database_url: str
+) -> None:
+    async with with_a_job(tmp_path, database_url) as (op, _, _):
+        view = await tried_until(op, lambda _, failed: failed >= MAX_ATTEMPTS + 1)
+        assert (view["status"], view["waiting_reason"]) == ("pending", "InputUnavailable")
+        await stuck(op, 1)
+        await change(op, created_at=BatchJob.created_at - DAY_S)
+        view = await tried_until(op, lambda view, _: view["status"] != "pending")
+        assert view["status"] == "failed"
+        (error,) = view["errors"]
+        assert error["code"] == "input_unreadable"
+        assert "completion window" in error["message"]
+        assert "the server answers 503" in error["message"]
+        await stuck(op, 0)
+        assert (await op.http.delete("/internal/v1/batchjobs/uid-1")).status_code == 204
+
+
+async def test_a_job_that_is_resumed_after_its_window_is_given_time_to_read_its_input(
+    tmp_path: Path, database_url: str
+) -> None:
+    async with with_a_job(tmp_path, database_url) as (op, source, given):
+        await tried_until(op, lambda _, failed: failed >= 3)
+        await stuck(op, 1)
+        await op.put(**given, suspended=True)
+        await stuck(op, 0)
+        await change(op, created_at=BatchJob.created_at - DAY_S, work_failures=MAX_ATTEMPTS)
+        await op.put(**given, suspended=False)
+        view = await tried_until(op, lambda _, failed: failed >= 3)
+        assert view["status"] == "pending"
+        source.fails = False
+        await tried_until(op, lambda view, _: view["status"] == "in_progress")
+
+
+async def test_a_job_that_waits_for_its_tenants_quota_is_not_stuck(tmp_path: Path) -> None:
+    async with operator(tmp_path, tenant_max_batches=1) as op:
+        await op.put("uid-1")
+        await op.put("uid-2")
+        now_s = await op.lab.plane.services.database.now_s()
+        await change(op, work_failures=5, work_lease_until=now_s + 60)
+        assert (await op.get("uid-2"))["waiting_reason"] == "QuotaExceeded"
+        async with op.lab.plane.services.database.read() as session:
+            assert await count_stuck_jobs(session) == 0
+        await change(op, work_error="InputUnavailable")
+        await stuck(op, 1)
