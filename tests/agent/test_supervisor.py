@@ -31,6 +31,10 @@ def hold(anon_bytes):
     (group / "memory.current").write_text(f"{anon_bytes + 10000}\\n")
     (group / "memory.max").write_text("10000\\n")
 
+def tell_child():
+    (folder / "new").write_text(str(os.getpid()))
+    (folder / "new").replace(folder / "child")  # whole at once, for who waits for it
+
 def wait_until(condition):
     while not condition():
         time.sleep(0.01)
@@ -44,7 +48,7 @@ if {"early", "orphaned"} & set(plan):
     def slow_fork():
         child = fork()
         if child == 0:
-            (folder / "child").write_text(str(os.getpid()))
+            tell_child()
             time.sleep(0.5)
         else:
             os.kill(os.getpid(), signal.SIGTERM if "early" in plan else signal.SIGKILL)
@@ -67,7 +71,7 @@ def work(ready):
     starts = folder / "starts"
     count = len(starts.read_text()) if starts.exists() else 0
     starts.write_text("x" * (count + 1))
-    (folder / "child").write_text(str(os.getpid()))
+    tell_child()
     step = plan[min(count, len(plan) - 1)]
     if step != "fail-early":
         ready()
