@@ -49,12 +49,18 @@ def test_the_first_result_of_a_line_stays(tmp_path: Path) -> None:
     file.close()
 
 
-def test_results_survive_the_process_and_half_a_line_does_not(tmp_path: Path) -> None:
-    first = spool(tmp_path)
+def left_behind(folder: Path, tail: bytes) -> Path:
+    """Where an earlier process stored the result of line 2, and ``tail`` when it died."""
+    first = spool(folder)
     first.open(lease()).append(2, record(2))
     first.close()
-    stored = tmp_path / "chunk" / "results.ndjson"
-    stored.write_bytes(stored.read_bytes() + record(3)[:-4])
+    stored = folder / "chunk" / "results.ndjson"
+    stored.write_bytes(stored.read_bytes() + tail)
+    return stored
+
+
+def test_results_survive_the_process_and_half_a_line_does_not(tmp_path: Path) -> None:
+    left_behind(tmp_path, record(3)[:-4])
     second = spool(tmp_path)
     file = second.open(lease(attempt=2))
     assert file.finished == {2}
@@ -66,11 +72,7 @@ def test_results_survive_the_process_and_half_a_line_does_not(tmp_path: Path) ->
 @pytest.mark.parametrize("torn", [b"\0" * 40 + b"\n", b'{"line": 4, "te\0\0\n', b"7\n", b"{}\n"])
 def test_what_a_power_failure_left_ends_the_recovery(tmp_path: Path, torn: bytes) -> None:
     """§8 rule 3: nothing but what is whole is delivered; the rest of the chunk runs again."""
-    first = spool(tmp_path)
-    first.open(lease()).append(2, record(2))
-    first.close()
-    stored = tmp_path / "chunk" / "results.ndjson"
-    stored.write_bytes(stored.read_bytes() + torn + record(3))
+    stored = left_behind(tmp_path, torn + record(3))
     second = spool(tmp_path)
     file = second.open(lease(attempt=2))
     assert file.finished == {2}
@@ -79,11 +81,7 @@ def test_what_a_power_failure_left_ends_the_recovery(tmp_path: Path, torn: bytes
 
 
 async def test_what_was_read_ahead_is_what_open_finds(tmp_path: Path) -> None:
-    first = spool(tmp_path)
-    first.open(lease()).append(2, record(2))
-    first.close()
-    stored = tmp_path / "chunk" / "results.ndjson"
-    stored.write_bytes(stored.read_bytes() + record(3)[:-4])
+    stored = left_behind(tmp_path, record(3)[:-4])
     second = spool(tmp_path)
     for chunk_id in ("chunk", "chunk", "new"):
         await second.read_ahead(chunk_id)

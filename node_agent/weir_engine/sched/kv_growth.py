@@ -86,14 +86,8 @@ class GrowthToPeak:
         """``running`` are the offline requests that run."""
         size = self._size = draft.block_size_tokens
         self._most = len(running) + draft.seqs_left
-        # All in one go: called for each, `_left` takes three times as long.
-        outputs = [r.expected_output_tokens or r.max_output_tokens for r in running]
-        lefts = [
-            max(all_of - r.output_tokens, 1) for all_of, r in zip(outputs, running, strict=True)
-        ]
-        owns = [r.prompt_tokens + r.output_tokens - r.hit_tokens for r in running]
-        held = [(r.hit_tokens - r.computed_tokens) // size for r in running]
-        self._ends = list(zip(lefts, owns, strict=True))
+        self._ends = [_left(request, request.hit_tokens) for request in running]
+        held = [(request.hit_tokens - request.computed_tokens) // size for request in running]
         self._held = -sum(blocks for blocks in held if blocks < 0)
         self._at_ends = -sum(-(left + own) // size for left, own in self._ends)
         self._peaks: _Peaks | None = None  # made where it must be known

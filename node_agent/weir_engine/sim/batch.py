@@ -14,7 +14,6 @@ from typing_extensions import override
 
 from weir_engine.ids import BlockHash, RequestClass, RequestId
 from weir_engine.kv.block_cache import BlockCache
-from weir_engine.kv.eviction import EvictionPolicy
 from weir_engine.kv.manager import KvManager
 from weir_engine.request import Request
 from weir_engine.sched.selection import OfflineOrder
@@ -54,25 +53,9 @@ class BatchSet:
 class _WalkedCache(BlockCache):
     """Blocks whose free list is walked once a plan, not once for each admission of it."""
 
-    def __init__(
-        self,
-        *,
-        total_blocks: int,
-        block_size_tokens: int,
-        eviction: EvictionPolicy | None,
-        guard_blocks: int,
-        prefix_cache: bool,
-    ) -> None:
-        self._walk: Iterator[int] = iter(())
-        self._walked = 0
-        self._listed: list[BlockHash] = []
-        super().__init__(
-            total_blocks=total_blocks,
-            block_size_tokens=block_size_tokens,
-            eviction=eviction,
-            guard_blocks=guard_blocks,
-            prefix_cache=prefix_cache,
-        )
+    _walk: Iterator[int]
+    _listed: list[BlockHash]
+    _walked: int = 0  # blocks of the walk; 0: it begins anew
 
     @override
     def next_evicted(self, blocks: int) -> frozenset[BlockHash]:

@@ -29,6 +29,7 @@ from weir_operator.control_plane.client import (
 from weir_operator.control_plane.progress import Pace, Progress
 from weir_operator.control_plane.reports import ASK_AGAIN_S, ReportBook
 from weir_operator.metrics import OperatorMetrics
+from weir_operator.planning.kinds import Kind
 from weir_operator.planning.observed import (
     BatchReport,
     PodReport,
@@ -274,7 +275,7 @@ async def test_what_is_answered_in_the_place_of_an_answer_is_kept_until_it_is_an
     wrong = {"error": {"message": "the token is of nobody who is expected", "code": "forbidden"}}
     empty = {"data": [], "has_more": False, "last_uid": None}
     said: list[str | None] = []
-    api = cast("ClusterApi", None)  # never asked: there is nothing that could be orphaned
+    api = cast("ClusterApi", None): there is nothing that could be orphaned
     pace = Pace(interval_s=5, namespaces=(), clock=lambda: held.now_s, random=Random(1))  # noqa: S311
     answers = ((403, wrong), (403, wrong), (200, empty))
     async with serve_app(answering(*answers)) as url:
@@ -349,16 +350,22 @@ async def test_an_orphan_that_ends_by_itself_has_no_list_of_the_cluster_read(sta
         async def services(self) -> list[HeardService]:
             return []
 
+    class Cluster:
+        async def list(self, kind: Kind, **_: object) -> None:
+            lists.append(kind.kind)
+
+    lists: list[str] = []
     held = Book()
     progress = Progress(
         cast("ControlPlaneClient", Ending()),
         held.book,
         ObjectStore(held.keys.append),
-        cast("ClusterApi", None),  # never asked
+        cast("ClusterApi", Cluster()),
         pace=Pace(interval_s=5, namespaces=(), clock=lambda: held.now_s, random=Random(1)),  # noqa: S311
         metrics=OperatorMetrics(),
     )
     await progress.look()
+    assert lists == []
 
 
 async def test_an_unknown_batch_is_an_answer_and_another_404_is_not(
