@@ -275,7 +275,7 @@ async def test_what_is_answered_in_the_place_of_an_answer_is_kept_until_it_is_an
     wrong = {"error": {"message": "the token is of nobody who is expected", "code": "forbidden"}}
     empty = {"data": [], "has_more": False, "last_uid": None}
     said: list[str | None] = []
-    api = cast("ClusterApi", None): there is nothing that could be orphaned
+    api = cast("ClusterApi", None)  # never asked: there is nothing that could be orphaned
     pace = Pace(interval_s=5, namespaces=(), clock=lambda: held.now_s, random=Random(1))  # noqa: S311
     answers = ((403, wrong), (403, wrong), (200, empty))
     async with serve_app(answering(*answers)) as url:
