@@ -5,13 +5,24 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, WithJsonSchema
 
 from weir_operator.api.base import RFC1123_LABEL, ApiModel, fixed, list_map, rule, with_rules
 from weir_operator.api.conditions import Condition
 
 MAX_INLINE_BYTES = 65_536
 _NEW = "make another BatchJob"
+
+# No format date-time: it lets more pass than this operator reads, and makes a rule fail to evaluate
+# where a wrong value is stored already. A rule that is false forbids to store the value; one that
+# fails forbids every later write to the object, its status and finalizers too.
+_TIME = {"type": "string", "maxLength": 40}
+SINCE_1970 = (
+    "^(19[7-9][0-9]|[2-9][0-9]{3})-"
+    "((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|[12][0-9]))"
+    "T([01][0-9]|2[0-3])(:[0-5][0-9]){2}([.][0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$"
+)
+"""RFC 3339. What it lets pass and no calendar has, such as 29 February 2030, the operator tells."""
 
 
 class ServiceRef(ApiModel):
@@ -147,14 +158,13 @@ class BatchJobSpec(ApiModel):
             )
         ),
     )
-    deadline: datetime | None = Field(
+    deadline: Annotated[datetime, WithJsonSchema(_TIME)] | None = Field(
         default=None,
-        description="When the results are needed. Condition AtRisk turns True when the forecast "
-        "is later; the batch itself ends with completionWindow.",
-        # The format lets more pass than this operator reads: what it cannot, the rule cannot too.
+        description="When the results are needed, as a time of RFC 3339. Condition AtRisk turns "
+        "True when the forecast is later; the batch itself ends with completionWindow.",
         json_schema_extra=with_rules(
             rule(
-                "self > timestamp('1970-01-01T00:00:00Z')",
+                f"self.matches('{SINCE_1970}')",
                 "deadline must be a time after 1970, such as 2030-01-02T06:00:00Z",
             )
         ),

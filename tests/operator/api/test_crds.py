@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
+from weir_operator.api.batchjob import SINCE_1970, BatchJobSpec
 from weir_operator.api.crd import DEFINITIONS, manifest
 from weir_operator.api.generate import rendered, stale
 from weir_operator.api.llmservice_parts import IDLE
 from weir_operator.planning.children.agent_settings import NOT_CARRIED
+from weir_operator.planning.conditions import rfc3339
 
 CRDS = Path(__file__).resolve().parents[3] / "crds"
 KINDS = [definition.kind for definition in DEFINITIONS]
@@ -96,6 +101,23 @@ def test_rules_explain_themselves(kind: str) -> None:
         for item in schema.get("x-kubernetes-validations", ()):
             assert len(item["message"]) > 20, place
             assert re.search(r"must|cannot|needs|is needed|with|remove|only", item["message"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stored_value_that_is_wrong_fails_no_rule(kind: str) -> None:
+    """A rule that cannot be evaluated forbids every later write; of texts with a format it may."""
+    for place, schema in walk(schema_of(kind)):
+        assert not ("format" in schema and "x-kubernetes-validations" in schema), place
+
+
+@given(st.from_regex(SINCE_1970.replace("$", r"\Z"), alphabet=st.characters(max_codepoint=127)))
+def test_a_deadline_that_the_rule_lets_pass_is_read(deadline: str) -> None:
+    """But for leap days, which it does not count."""
+    assume("-02-29T" not in deadline)
+    spec = {"serviceRef": {"name": "chat"}, "input": {"inline": "{}"}, "deadline": deadline}
+    read = BatchJobSpec.model_validate(spec).deadline
+    assert read is not None
+    assert rfc3339(read.replace(tzinfo=UTC))[:16] == deadline[:16]
 
 
 def test_nothing_is_completed_in_a_status() -> None:

@@ -302,10 +302,17 @@ def test_a_job_that_an_earlier_crd_let_in_is_told_of(
         assert eventually(lambda: kubectl.try_apply(unreadable).ok)
     finally:
         api_server.kubectl.apply(yaml.safe_load(crd.read_text()), options=apply)
+    another = {**unreadable, "metadata": {"name": "another"}}
+    assert eventually(lambda: not kubectl.try_apply(another, options=["--dry-run=server"]).ok)
     accepted = ("batchjob", "nightly", "Accepted")
-    assert eventually(lambda: condition(kubectl, *accepted).get("reason") == "InvalidSpec"), (
-        operator
-    )
+    # Only what is written from here on is written by the rules of today.
+    kubectl.run("patch", "batchjob", "nightly", "--type=merge", "-p", '{"spec":{"suspend":true}}')
+    generation = (kubectl.get("batchjob", "nightly") or {})["metadata"]["generation"]
+    assert generation > 1
+    assert eventually(
+        lambda: condition(kubectl, *accepted).get("observedGeneration") == generation
+    ), operator
+    assert condition(kubectl, *accepted)["reason"] == "InvalidSpec"
     assert "spec.deadline" in condition(kubectl, *accepted)["message"]
     right = '{"spec":{"deadline":"2030-01-01T00:00:00Z"}}'
     kubectl.run("patch", "batchjob", "nightly", "--type=merge", "-p", right)
