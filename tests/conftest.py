@@ -7,8 +7,14 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    ExitStack,
+    contextmanager,
+)
 from pathlib import Path
+from typing import TypeVar
 
 import hypothesis
 import pytest
@@ -23,7 +29,10 @@ from tests.support.redis_server import RedisServer
 from tests.support.serving import ASGIApp, serve
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("tests/system", "tests/bridge")  # each with an engine that its files share
+FOLDERS = ("tests/system", "tests/operator", "tests/bridge", "tests/chart")
+"""Each with an engine or an API server that its files share; what takes longest first."""
+T = TypeVar("T")
+API_SERVER = pytest.StashKey[ApiServer]()
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 
@@ -56,6 +65,26 @@ def together(nodeid: str) -> str:
     """What a worker gets as a whole: a folder or a file, with everything that is in it."""
     path = nodeid.split("::", 1)[0]
     return next((folder for folder in FOLDERS if path.startswith(f"{folder}/")), path)
+
+
+def shared(
+    request: pytest.FixtureRequest,
+    key: pytest.StashKey[T],
+    make: Callable[[], AbstractContextManager[T]],
+) -> T:
+    """What ``make`` opens for all tests that a worker gets together; it ends with their last.
+
+    A session's fixture would go on to its end: a server that stands idle slows the other workers.
+    """
+    scope = together(request.node.nodeid)
+    chain: list[pytest.Item | pytest.Collector] = request.node.listchain()
+    node = next(node for node in chain if node.nodeid == scope)
+    if key not in node.stash:
+        stack = ExitStack()
+        node.stash[key] = stack.enter_context(make())
+        stack.callback(node.stash.__delitem__, key)
+        node.addfinalizer(stack.close)
+    return node.stash[key]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -111,12 +140,17 @@ def serve_app() -> Callable[[ASGIApp], AbstractAsyncContextManager[str]]:
     return serve
 
 
-@pytest.fixture(scope="session")
-def api_server() -> Iterator[ApiServer]:
-    """An API server with its controllers and our CRDs for the whole run.
+@pytest.fixture(scope="module")
+def api_server(request: pytest.FixtureRequest) -> ApiServer:
+    """An API server with its controllers and our CRDs, shared.
 
     A test that stops or pauses one of its processes starts it again before it ends.
     """
+    return shared(request, API_SERVER, _api_server)
+
+
+@contextmanager
+def _api_server() -> Iterator[ApiServer]:
     folder = Path(tempfile.mkdtemp(prefix="weir-test-kubernetes-"))
     server = ApiServer(folder, Binaries())
     try:

@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from tests.controlplane.jobs import Lab, lab
-from tests.controlplane.support import Plane, make_settings, running
+from tests.controlplane.support import Plane, make_settings, openai_client, running
 from tests.support import sqlite
 from tests.support.postgres import PostgresServer
 from tests.support.processes import free_port, stop
@@ -50,7 +50,7 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 async def client(plane: Plane) -> AsyncIterator[openai.AsyncOpenAI]:
     """The unmodified client of a tenant of the module's own `plane`."""
     key = await plane.tenant_key("acme")
-    async with openai.AsyncOpenAI(base_url=f"{plane.url}/v1", api_key=key) as client:
+    async with openai_client(plane, key) as client:
         yield client
 
 

@@ -14,7 +14,7 @@ import openai
 from openai.types import Batch as ClientBatch
 
 from tests.controlplane.agent_sim import SimAgent
-from tests.controlplane.support import ENDED, Plane, batch_reaches
+from tests.controlplane.support import ENDED, Plane, batch_reaches, openai_client
 
 ENDPOINT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
 
@@ -108,7 +108,7 @@ async def lab(plane: Plane) -> AsyncIterator[Lab]:
     tenant = await plane.tenant_key("acme")
     agent = await plane.key(scope="agent")
     async with (
-        openai.AsyncOpenAI(base_url=f"{plane.url}/v1", api_key=tenant) as client,
+        openai_client(plane, tenant) as client,
         plane.client(agent) as http,
     ):
         yield Lab(plane=plane, openai=client, http=http)

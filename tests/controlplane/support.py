@@ -38,7 +38,7 @@ def make_settings(folder: Path, database_url: str | None = None, **given: object
         "database_url": None if database_url is None else SecretStr(database_url),
         "models": ("tiny",),
         "poll_s": 0.2,
-        "sweep_s": 0.2,
+        "sweep_s": 0.5,
     }
     return Settings(**(defaults | given))  # type: ignore[arg-type]
 
@@ -70,6 +70,12 @@ class Plane:
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         async with _client(self.url, headers) as client:
             yield client
+
+
+def openai_client(plane: Plane, key: str) -> openai.AsyncOpenAI:
+    """The unmodified client of a tenant."""
+    http = openai.DefaultAsyncHttpxClient(verify=_TLS)
+    return openai.AsyncOpenAI(base_url=f"{plane.url}/v1", api_key=key, http_client=http)
 
 
 def _client(url: str, headers: dict[str, str]) -> httpx.AsyncClient:

@@ -17,7 +17,7 @@ def test_a_file_stays_together_and_so_do_files_that_share_an_engine() -> None:
     assert together("tests/cli/test_a.py::TestX::test_y") == "tests/cli/test_a.py"
     files = [f"{folder}/test_{name}.py::test_x" for folder in FOLDERS for name in "ab"]
     assert {together(nodeid) for nodeid in files} == set(FOLDERS)
-    assert all((ROOT / folder / "conftest.py").is_file() for folder in FOLDERS)
+    assert all((ROOT / folder).is_dir() for folder in FOLDERS)
 
 
 def test_two_workers_keep_it_together(tmp_path: Path) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import shared
 from tests.support.stack import Stack
 from tests.support.tiny import write_tiny_model
+
+STACK = pytest.StashKey[Stack]()
 
 
 @pytest.fixture(scope="session")
@@ -17,9 +20,11 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("model") / "sample")
 
 
-@pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> Iterator[Stack]:
+@pytest.fixture
+def stack(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tiny_model: Path
+) -> Stack:
     """A control plane and an agent, shared: a test must leave them running and idle."""
-    running = Stack(tmp_path_factory.mktemp("stack"), tiny_model)
-    yield running
-    running.close()
+    return shared(
+        request, STACK, lambda: closing(Stack(tmp_path_factory.mktemp("stack"), tiny_model))
+    )
