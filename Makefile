@@ -5,7 +5,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 STAMP := .venv/.weir-setup
 PYTEST_ARGS ?=
-WORKERS ?= 4
+WORKERS ?= 3
 
 .PHONY: help setup check binaries test cluster e2e coverage demo bench faults claims docs crds images lock compiled clean
 
@@ -28,7 +28,7 @@ check: $(STAMP)  ## lint, format, types, layering, and the tests that hold the d
 binaries: $(STAMP)  ## what a Kubernetes API server needs, built once from Go modules (tests need it)
 	$(BIN)/python -m e2e.cluster.binaries api helm
 
-test: $(STAMP) binaries  ## all tests, four at a time (WORKERS for more, PYTEST_ARGS for options)
+test: $(STAMP) binaries  ## all tests, three at a time (WORKERS for more, PYTEST_ARGS for options)
 	$(BIN)/pytest -q --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 cluster: $(STAMP)  ## a real Kubernetes of one node on this machine, until Ctrl-C (needs root)
