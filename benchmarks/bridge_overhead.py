@@ -164,8 +164,8 @@ def _claims(prefix: str, load: Load, pairs: Sequence[tuple[Burst, Burst]]) -> li
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures and writes `results/bridge_overhead.json`."""
     parser = argparse.ArgumentParser(description="cost of Weir's scheduler in an online-only vLLM")
-    parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--servers", type=int, default=2, help="engines of each kind")
+    parser.add_argument("--repeats", type=int, default=6)
+    parser.add_argument("--servers", type=int, default=4, help="engines of each kind")
     given = parser.parse_args(arguments)
     end_in_order_on_sigterm()
     with tempfile.TemporaryDirectory() as name:
