@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import os
 import secrets
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -18,6 +21,7 @@ from typing import TypeVar
 
 import hypothesis
 import pytest
+import uvloop
 from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
@@ -31,18 +35,40 @@ from tests.support.serving import ASGIApp, serve
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("tests/system", "tests/operator", "tests/bridge", "tests/chart")
 """Each with an engine or an API server that its files share; what takes longest first."""
+ON_UVLOOP = "tests/controlplane/"
+"""Tests of the control plane, which runs on uvloop in production."""
 T = TypeVar("T")
 API_SERVER = pytest.StashKey[ApiServer]()
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 
 def pytest_configure() -> None:
+    # Threads of one calculation wait for each other by spinning: beside other workers that makes
+    # an engine's step forty times as long. Torch reads it when it is imported.
+    os.environ["OMP_NUM_THREADS"] = "1"
     # Python ends at once on SIGTERM: the servers that the tests started would stay behind.
     signal.signal(signal.SIGTERM, lambda _number, _frame: pytest.exit("terminated", 143))
     # How long an example takes, or its making, says how busy the machine is.
     slow = [hypothesis.HealthCheck.too_slow]
     hypothesis.settings.register_profile("weir", deadline=None, suppress_health_check=slow)
     hypothesis.settings.load_profile("weir")
+
+
+def pytest_collection_finish() -> None:
+    """What lives to the end is not looked through again and again: a tenth of the tests' time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_asyncio_loop_factories(
+    item: pytest.Item,
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The event loop that the tested component has in production."""
+    if item.nodeid.startswith(ON_UVLOOP):
+        return {"uvloop": uvloop.new_event_loop}
+    return {"asyncio": asyncio.new_event_loop}
 
 
 class TogetherScheduling(LoadFileScheduling):  # type: ignore[misc] # xdist has no types
