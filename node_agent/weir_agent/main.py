@@ -30,6 +30,7 @@ from weir_agent.supervisor import (
     allow_many_files,
     bind,
     end_at_once_on_signals,
+    end_within,
 )
 from weir_agent.vllm_bridge.environment import (
     installed_version,
@@ -43,6 +44,7 @@ log = structlog.get_logger(__name__)
 
 STOP_MARGIN_S = 15.0
 LOCK_WITHIN_S = 15.0
+CLOSE_WITHIN_S = 10.0
 
 
 def run(settings: AgentSettings | None = None, engine_args: Sequence[str] | None = None) -> None:
@@ -171,7 +173,11 @@ def _serve(
         return Exit.OK
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(main())
+        status = runner.run(main())
+        # Everything is written. uvloop has been seen not to close in a test, and waits for threads
+        # on a volume that hangs: nobody would start the engine again.
+        end_within(CLOSE_WITHIN_S, status)
+        return status
 
 
 def record_fault(data_dir: Path) -> None:

@@ -15,6 +15,7 @@ import resource
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -208,6 +209,13 @@ def _become_child(parent: int, work: Callable[[], int]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def end_within(seconds: float, status: int) -> None:
+    """Ends this process with ``status`` after so long, should what it still closes hang."""
+    timer = threading.Timer(seconds, os._exit, (status,))
+    timer.daemon = True  # it keeps no process that ends by itself
+    timer.start()
 
 
 def die_with(parent: int) -> None:

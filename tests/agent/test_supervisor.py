@@ -17,7 +17,7 @@ PROGRAM = """
 import ctypes, os, signal, sys, time
 from pathlib import Path
 from weir_agent.memory import FILE_NAME, MemoryWatch
-from weir_agent.supervisor import Supervisor
+from weir_agent.supervisor import Supervisor, end_within
 
 folder, plan = Path(sys.argv[1]), sys.argv[2].split(",")
 parent, memory = os.getpid(), MemoryWatch(folder, group=folder / "group")
@@ -92,6 +92,9 @@ def work(ready):
         time.sleep(300)
     if step == "raise":
         raise RuntimeError("broken")
+    if step in {"hang", "hang-unrecorded"}:
+        end_within(0.1, 75 if step == "hang" else 76)
+        time.sleep(300)
     if step == "orphan" and os.fork() == 0:
         time.sleep(0.2)
         os._exit(0)
@@ -161,6 +164,8 @@ class Parent:
         ("grow,ok", 0, 2, 1),
         ("shrink,ok", 0, 2, 0),
         ("raise,ok", 0, 2, 0),
+        ("hang,ok", 0, 2, 0),
+        ("hang-unrecorded,ok", 0, 2, 1),
     ],
 )
 def test_what_is_started_again(
