@@ -167,11 +167,17 @@ def test_tokens_are_measured_however_many_an_event_has(agent: RealAgent, interva
 
     before = counts()
     body = {**CHAT, "max_tokens": 64, "ignore_eos": True, "stream": True}
-    request = {**body, "stream_interval": interval}
+    usage = {"include_usage": True, "continuous_usage_stats": True}
+    request = {**body, "stream_interval": interval, "stream_options": usage}
     with agent.http.stream("POST", "/v1/chat/completions", json=request) as answer:
-        assert "data: [DONE]" in [*answer.iter_lines()]
+        *events, last = [line for line in answer.iter_lines() if line.startswith("data: ")]
+    assert last == "data: [DONE]"
+    given = [json.loads(event[6:])["usage"]["completion_tokens"] for event in events]
+    assert given[-1] == 64
+    first = next(tokens for tokens in given if tokens)  # many, where the server was starved
     agent.until(lambda: counts()[2] > before[2])  # it is counted when the application has ended
-    assert [after - old for after, old in zip(counts(), before, strict=True)] == [1, 63, 1]
+    measured = [after - old for after, old in zip(counts(), before, strict=True)]
+    assert measured == [1, 64 - first, 1]
 
 
 def test_an_offline_line_is_answered_as_online_traffic_is(agent: RealAgent) -> None:
