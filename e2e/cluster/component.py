@@ -78,6 +78,9 @@ class Component:
     def pause(self) -> None:
         """Stops the process where it is: connections stay open and nothing answers."""
         self._signal(signal.SIGSTOP)
+        if self._process is not None and self._process.returncode is None:
+            # Its threads stop one by one: until the last has, it may answer.
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Lets a paused process go on."""
