@@ -36,7 +36,8 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("tests/system", "tests/operator", "tests/bridge", "tests/chart")
 """Each with an engine or an API server that its files share; what takes longest first."""
 ON_UVLOOP = "tests/controlplane/"
-"""Tests of the control plane, which runs on uvloop in production."""
+"""Tests of the control plane, which runs on uvloop in production. So does the agent, but two of its
+tests, with both ends of their connections on one loop, leave a loop that uvloop does not close."""
 T = TypeVar("T")
 API_SERVER = pytest.StashKey[ApiServer]()
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
@@ -65,7 +66,7 @@ def pytest_collection_finish() -> None:
 def pytest_asyncio_loop_factories(
     item: pytest.Item,
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """The event loop that the tested component has in production."""
+    """uvloop where ``ON_UVLOOP`` says so, else asyncio's own."""
     if item.nodeid.startswith(ON_UVLOOP):
         return {"uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop}
