@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import os
 import shlex
 import sys
@@ -23,13 +24,14 @@ from benchmarks.colocation.arms import (
 )
 from benchmarks.colocation.bench import AgentZygote, Bench
 from benchmarks.colocation.cells import Baseline, Cell, all_cells, baseline_before
+from benchmarks.colocation.pace import pace_for
 from benchmarks.colocation.report import report
-from benchmarks.colocation.run_folder import load_run
-from benchmarks.colocation.runner import execute_all
+from benchmarks.colocation.run_folder import calibration_file, load_calibration, load_run
+from benchmarks.colocation.runner import calibrate_machine, execute_all
 from benchmarks.colocation.setup import WORKLOADS
 from weir_agent.sample_model import write_sample_model
 from weir_cli.loadlab.measure import Window
-from weir_cli.loadlab.processes import available_cores, end_in_order_on_sigterm
+from weir_cli.loadlab.processes import ServerError, available_cores, end_in_order_on_sigterm
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "colocation"
 START_S = {"stock": 18.0, "weir": 6.0}  # an agent is forked
@@ -73,6 +75,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--baseline-repeats", type=int, default=3, help="runs of online-only")
     parser.add_argument("--ramp", type=float, default=15.0, help="seconds before the window")
     parser.add_argument("--measure", type=float, default=60.0, help="seconds of the window")
+    parser.add_argument(
+        "--pace",
+        type=_pace,
+        help="stretch of the online arrivals and the windows; default: 1, on a slow machine more",
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--model", type=Path, help="a model folder; default: made locally")
     parser.add_argument("--folder", type=Path, help="run folder; default: .cache/colocation/TIME")
@@ -94,6 +101,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if given.repeats < 1 or given.baseline_repeats < 1:
         parser.error("--repeats and --baseline-repeats must be 1 or more")
     return given
+
+
+def _pace(text: str) -> float:
+    pace = float(text)
+    if not 0 < pace < math.inf:
+        raise argparse.ArgumentTypeError("must be above 0")
+    return pace
 
 
 def choose(given: argparse.Namespace) -> list[Run]:
@@ -159,7 +173,9 @@ def estimate_s(bench: Bench, runs: Sequence[Run]) -> float:
         for run in waiting
     }
     starts_s = sum(START_S["weir" if len(server) == 4 else "stock"] for server in servers)
-    lead_s = sum(WORKLOADS[run.workload].lead_s for run in waiting if run.arm.control == "weir")
+    lead_s = sum(
+        bench.workload(run.workload).lead_s for run in waiting if run.arm.control == "weir"
+    )
     each_s = bench.window.ramp_s + bench.window.measure_s + 3.0
     return starts_s + lead_s + len(waiting) * each_s
 
@@ -193,21 +209,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
         agents=AgentZygote(),
         say=lambda line: print(f"{time.strftime('%H:%M:%S')} {line}", flush=True),
     )
-    bench.say(f"{len(runs)} runs, about {estimate_s(bench, runs) / 60:.0f} min; folder {folder}")
+    bench.say(f"{len(runs)} runs; folder {folder}")
     if not cores.apart:
         bench.say("one core only: engine and clients share it, the figures mean nothing")
     if os.getloadavg()[0] > BUSY_LOAD:
         bench.say(f"load average {os.getloadavg()[0]:.1f}: other work disturbs the figures")
     if not given.report_only:
         with awake(cores.both if given.keep_awake else ()):
-            asyncio.run(_execute(bench, runs))
+            asyncio.run(_execute(bench, runs, given.pace))
+    bench = _paced(bench, given.pace)
     command = shlex.join(["python", "-m", "benchmarks.colocation", *(arguments or sys.argv[1:])])
     print(report(bench, runs, command=command, full=not given.quick))
     return 0
 
 
-async def _execute(bench: Bench, runs: Sequence[Run]) -> None:
-    """Online-only twice, then between the others: it sets what they are told and judged by."""
+def _paced(bench: Bench, wanted: float | None) -> Bench:
+    if wanted is None:
+        calibrated = calibration_file(bench).exists()
+        wanted = pace_for(load_calibration(bench)) if calibrated else 1.0
+    return bench.at(wanted)
+
+
+async def _execute(bench: Bench, runs: Sequence[Run], pace: float | None) -> None:
+    """Online-only twice, then between the others: it sets what they are told and judged by.
+
+    Raises:
+        SystemExit: the step costs could not be measured.
+    """
+    try:
+        await calibrate_machine(bench)
+    except ServerError as error:
+        raise SystemExit(f"the step costs could not be measured: {error}") from error
+    bench = _paced(bench, pace)
+    minutes = estimate_s(bench, runs) / 60
+    bench.say(f"online requests {bench.pace:.2f} times as far apart; about {minutes:.0f} min")
     base = [run for run in runs if run.arm.name == ONLINE_ONLY.name]
     rest = [run for run in runs if run.arm.name != ONLINE_ONLY.name]
     try:

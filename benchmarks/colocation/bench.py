@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.colocation.setup import environment
+from benchmarks.colocation.pace import paced_window, paced_workload
+from benchmarks.colocation.setup import WORKLOADS, Workload, environment
 from weir_cli.loadlab.measure import Window
 from weir_cli.loadlab.processes import Cores, Zygote
 
@@ -40,7 +41,10 @@ class AgentZygote:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bench:
-    """What all runs share. ``say`` prints a progress line."""
+    """What all runs share. ``say`` prints a progress line.
+
+    ``pace``: how many times as far apart the online requests come; ``window`` has it already.
+    """
 
     model: Path
     folder: Path
@@ -49,3 +53,12 @@ class Bench:
     seed: int
     say: Callable[[str], None]
     agents: AgentZygote
+    pace: float = 1.0
+
+    def workload(self, name: str) -> Workload:
+        """A workload at this machine's pace."""
+        return paced_workload(WORKLOADS[name], self.pace)
+
+    def at(self, pace: float) -> Bench:
+        """The same at a pace, for one that has none yet."""
+        return replace(self, window=paced_window(self.window, pace), pace=pace)

@@ -25,7 +25,11 @@ def report(bench: Bench, runs: Sequence[Run], *, command: str, full: bool) -> st
     results = {run: result for run, result in loaded.items() if result is not None}
     sections: list[str] = []
     claims: list[Claim] = []
-    everything: dict[str, Any] = {"window": asdict(bench.window), "workloads": {}}
+    everything: dict[str, Any] = {
+        "window": asdict(bench.window),
+        "pace": bench.pace,
+        "workloads": {},
+    }
     judged: list[CellResult] = []
     for workload in dict.fromkeys(run.workload for run in results):
         base = runs_of(results, workload, "online-only")

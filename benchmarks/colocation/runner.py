@@ -111,13 +111,14 @@ def _load(bench: Bench, run: Run) -> tuple[Window, list[OnlineRequest]]:
 
     An agent is new at each run: it gets the workload's lead of other traffic first.
     """
-    shape, window = WORKLOADS[run.workload].online, bench.window
+    workload, window = bench.workload(run.workload), bench.window
+    shape = workload.online
     requests = online_requests(shape, seed=bench.seed, duration_s=window.total_s)
     if not run.arm.online:
         return window, []
     if run.arm.control != "weir":
         return window, requests
-    lead_s = WORKLOADS[run.workload].lead_s
+    lead_s = workload.lead_s
     lead = [
         replace(request, name=f"lead-{request.name}")
         for request in online_requests(shape, seed=bench.seed + 1_000, duration_s=lead_s)
@@ -187,8 +188,6 @@ async def execute_all(
             setup = dataclasses.replace(setup, slos=baseline(group[0].workload).targets(cell))
         try:
             async with running_server(bench, setup, group[0].workload) as (server, control):
-                if setup == ONLINE_ONLY.engine:
-                    await _calibrate(bench, server)
                 for run in group:
                     slos = baseline(run.workload).targets(run.cell) if run.cell else ()
                     await _settle(server)
@@ -200,13 +199,19 @@ async def execute_all(
             bench.say(f"{group[0].key} and what shares its server: {error}")
 
 
-async def _calibrate(bench: Bench, server: Server) -> None:
-    """Measures step costs once a run folder, on an idle stock server."""
+async def calibrate_machine(bench: Bench) -> None:
+    """Measures step costs once a run folder, on an idle stock server.
+
+    Raises:
+        ServerError: the server did not start, or a request failed.
+    """
     if calibration_file(bench).exists():
         return
-    await _settle(server)
-    target = Target(host=server.host, port=server.port, model=MODEL, extra={"ignore_eos": True})
-    cost = await calibrate(target, bench.seed)
+    (bench.folder / "logs").mkdir(parents=True, exist_ok=True)
+    async with running_server(bench, ONLINE_ONLY.engine, "trace") as (server, _):
+        await _settle(server)
+        target = Target(host=server.host, port=server.port, model=MODEL, extra={"ignore_eos": True})
+        cost = await calibrate(target, bench.seed)
     calibration_file(bench).write_text(json.dumps(dataclasses.asdict(cost), indent=1))
     bench.say(
         f"calibration: {1e3 * cost.c0_s:.2f} ms fixed a step, "

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.claims import Claim
 from benchmarks.colocation.arms import ONLINE_ONLY, WEIR, Run, all_arms, static_arms
 from benchmarks.colocation.bound import bound_of
-from benchmarks.colocation.calibrate import fit
+from benchmarks.colocation.calibrate import StepCost, fit
 from benchmarks.colocation.cells import (
     Cell,
     all_cells,
@@ -20,7 +20,21 @@ from benchmarks.colocation.cells import (
     holds,
 )
 from benchmarks.colocation.judge import judge
-from benchmarks.colocation.setup import PRESSURE, EngineSetup, engine_args
+from benchmarks.colocation.pace import (
+    MOST_SHARE,
+    pace_for,
+    paced_window,
+    paced_workload,
+    share,
+)
+from benchmarks.colocation.setup import (
+    PRESSURE,
+    TRACE,
+    WORKLOADS,
+    EngineSetup,
+    Workload,
+    engine_args,
+)
 from benchmarks.colocation.statements import claims_of, pressure_claims
 from weir_cli.loadlab.control_setup import (
     StubPolicy,
@@ -29,8 +43,9 @@ from weir_cli.loadlab.control_setup import (
     setup_to_json,
 )
 from weir_cli.loadlab.control_stub import ControlStub
-from weir_cli.loadlab.measure import Measurement
+from weir_cli.loadlab.measure import Measurement, Window
 from weir_cli.loadlab.records import OnlineLatency, latency_stats
+from weir_cli.loadlab.workload import online_requests
 
 
 def measurement(
@@ -126,6 +141,44 @@ def test_calibration_finds_the_costs_that_made_its_samples() -> None:
     assert cost.c0_s == pytest.approx(0.005, rel=1e-6)
     assert cost.decode_us(1500) == pytest.approx(1_700, rel=1e-6)
     assert cost.error_share == pytest.approx(0, abs=1e-9)
+
+
+SLOW = StepCost(
+    c0_s=0.007,
+    prefill_s=8e-4,
+    prefill_context_s=4e-7,
+    decode_s=7e-4,
+    decode_context_s=1.3e-6,
+    http_s=0.0,
+    error_share=0.0,
+)
+
+
+@pytest.mark.parametrize("workload", WORKLOADS.values(), ids=lambda workload: workload.name)
+def test_on_a_slow_machine_the_same_requests_come_further_apart(workload: Workload) -> None:
+    slower = paced_workload(workload, 2.0)
+    before = online_requests(workload.online, seed=3, duration_s=200)
+    after = online_requests(slower.online, seed=3, duration_s=400)
+    assert len(before) > 100
+    assert [(one.prompt, one.max_tokens) for one in before] == [
+        (one.prompt, one.max_tokens) for one in after
+    ]
+    assert [2 * one.at_s for one in before] == pytest.approx([one.at_s for one in after])
+    assert slower.lead_s == 2 * workload.lead_s
+
+
+def test_a_slow_machine_is_as_busy_with_online_traffic_as_the_committed_one() -> None:
+    assert share(SLOW, TRACE.online) > MOST_SHARE
+    stretched = paced_workload(TRACE, pace_for(SLOW)).online
+    assert share(SLOW, stretched) == pytest.approx(MOST_SHARE, rel=0.05)
+    fast = dataclasses.replace(SLOW, prefill_s=2e-4, decode_s=3e-4)
+    assert share(fast, TRACE.online) < MOST_SHARE
+    assert pace_for(fast) == 1.0
+
+
+def test_a_window_stretches_but_for_what_it_waits_in_the_end() -> None:
+    window = Window(ramp_s=6.0, measure_s=25.0, tail_s=40.0)
+    assert paced_window(window, 1.5) == Window(ramp_s=9.0, measure_s=37.5, tail_s=40.0)
 
 
 def claims_for(weir_served: float, weir_tbt_s: float) -> dict[str, Claim]:
