@@ -1,0 +1,54 @@
+"""How far apart the online requests come: on a slow machine further, so that it is as busy as any.
+
+Without it online traffic alone saturates a machine that is half as fast, and no policy has
+anything left to give. A pace is a stretch of time: of arrivals, thinking and windows alike, so
+every run has the same requests. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from benchmarks.colocation.calibrate import StepCost
+from benchmarks.colocation.setup import TRACE, Workload
+from weir_cli.loadlab.measure import Window
+from weir_cli.loadlab.workload import OnlineRequest, OnlineShape, online_requests
+
+MOST_SHARE = 0.4
+"""Of the engine's time, what online traffic alone takes beyond its steps' fixed parts, as in the
+committed results."""
+SAMPLE_S = 1_000.0
+
+
+def work_s(cost: StepCost, request: OnlineRequest) -> float:
+    """Seconds that a request takes beyond its steps' fixed parts, none of its prompt cached."""
+    prompt, output = len(request.prompt), request.max_tokens
+    prefill_s = cost.prefill_s * prompt + cost.prefill_context_s * prompt * prompt / 2
+    decode_s = output * (cost.decode_s + cost.decode_context_s * (prompt + output / 2))
+    return prefill_s + decode_s
+
+
+def share(cost: StepCost, shape: OnlineShape) -> float:
+    """The share of time that online requests take beyond their steps' fixed parts."""
+    requests = online_requests(shape, seed=0, duration_s=SAMPLE_S)
+    return sum(work_s(cost, request) for request in requests) / SAMPLE_S
+
+
+def pace_for(cost: StepCost) -> float:
+    """The stretch that leaves workload `trace` no more than ``MOST_SHARE``; 1 or more."""
+    return max(1.0, share(cost, TRACE.online) / MOST_SHARE)
+
+
+def paced_workload(workload: Workload, pace: float) -> Workload:
+    """The same requests, ``pace`` times as far apart."""
+    online = replace(
+        workload.online,
+        rate_per_s=workload.online.rate_per_s / pace,
+        think_s=workload.online.think_s * pace,
+    )
+    return replace(workload, online=online, lead_s=workload.lead_s * pace)
+
+
+def paced_window(window: Window, pace: float) -> Window:
+    """The window of as many requests; what it waits for the last of them stays."""
+    return replace(window, ramp_s=window.ramp_s * pace, measure_s=window.measure_s * pace)
