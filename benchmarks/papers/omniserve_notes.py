@@ -27,8 +27,8 @@ def notes_of(found: Outcomes) -> tuple[str, ...]:
         below = sum(share < _PAPERS_ADMISSION for share in shares)
         notes.append(
             f"**Admission: {shares[0]:.1%} to {shares[-1]:.1%} of the admitted get their first "
-            f"token in time at 6 requests/s ({_PAPERS_ADMISSION:.1%} in the paper), none without "
-            f"it.** Why {below} of {len(shares)} seeds stay below was not looked into."
+            f"token in time at 6 requests/s ({_PAPERS_ADMISSION:.1%} in the paper; "
+            f"{below} of {len(shares)} seeds stay below), none without it.**"
         )
     if "rate-3" in found:
         notes += [_offline_note(found), _order_note(found)]

@@ -15,6 +15,7 @@ from weir_engine.request import Request
 from weir_engine.sched.listener import StepListener
 from weir_engine.sched.plan import StepPlan
 from weir_engine.sched.prompt_queue import queue_s
+from weir_engine.sched.tpot_budget import planned_step_s
 
 
 class Admission(Protocol):
@@ -30,9 +31,10 @@ class Admission(Protocol):
 class TtftAdmission(StepListener):
     """Refuses a request whose wait in the queue and own prefill would exceed the TTFT objective.
 
-    Prompts are served in order of arrival in steps of one TPOT beside the running decodes; a
-    request is judged in the first plan after its arrival, and those refused with it are no longer
-    in the queue of the next.
+    Prompts are served in order of arrival beside the running decodes, in steps as long as
+    ``TpotBudget`` plans them: in steps of a whole TPOT the queue would drain more slowly than
+    judged. A request is judged in the first plan after its arrival, and those refused with it are
+    no longer in the queue of the next.
 
     Raises:
         ConfigError: no TTFT or no TPOT objective.
@@ -78,9 +80,8 @@ class TtftAdmission(StepListener):
         return frozenset(turned_away)
 
     def _served_s(self, decodes: StepShape, queue: list[tuple[int, int]]) -> float:
-        return queue_s(
-            self._model, decodes, queue, limit_s=self._tpot_s, step_tokens=self._most_tokens
-        )
+        limit_s = planned_step_s(self._model, self._tpot_s)
+        return queue_s(self._model, decodes, queue, limit_s=limit_s, step_tokens=self._most_tokens)
 
     @override
     def on_add(self, request: Request) -> None:

@@ -11,6 +11,11 @@ from weir_engine.sched.account import Account, OnlineLoad, StepLimit
 _GUARD_QUANTILE = 0.9
 
 
+def planned_step_s(model: LatencyModel, tpot_s: float) -> float:
+    """Predicted seconds of a step that stays within the TPOT objective, but for one in ten."""
+    return model.within(tpot_s, _GUARD_QUANTILE)
+
+
 class TpotBudget:
     """Online prefill fills a step up to the TPOT objective, by bisection; offline work after it.
 
@@ -35,11 +40,11 @@ class TpotBudget:
 
     def prefill_limit(self, load: OnlineLoad) -> float:  # noqa: ARG002
         """The TPOT objective, whoever decodes."""
-        return self._model.within(self._tpot_s, _GUARD_QUANTILE)
+        return planned_step_s(self._model, self._tpot_s)
 
     def step_limit(self, load: OnlineLoad) -> StepLimit:
         """The TPOT objective, or what is left to the first online prompt."""
-        limit_s = self._model.within(self._tpot_s, _GUARD_QUANTILE)
+        limit_s = planned_step_s(self._model, self._tpot_s)
         if load.earliest_arrival_s is not None:
             slack_s = load.earliest_arrival_s + self._ttft_s - load.now_s
             if slack_s < limit_s:

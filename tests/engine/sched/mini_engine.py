@@ -1,5 +1,6 @@
 """The smallest engine that obeys plans exactly: for tests of the scheduler only."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from weir_engine.config import EngineShape, Policy, Slo
@@ -20,14 +21,16 @@ OPEN_POLICY = Policy(offline_kv_blocks=10_000, offline_seq_slots=10_000)
 STEP_S, TOKEN_S = 0.010, 0.001
 
 
-def exact_model(decode_s: float = TOKEN_S) -> FittedModel:
+def exact_model(decode_s: float = TOKEN_S, *, residuals: Sequence[float] = (1.0,)) -> FittedModel:
+    """``residuals``: measured over predicted seconds, of past steps of every size."""
+    measured = list(residuals) * (256 // len(residuals))
     return create(
         "attention",
         {
             "model": "attention",
             "coefficients": dict.fromkeys(create("attention").features_by_name, 0.0)
             | _exact_coefficients(decode_s),
-            "residuals": {str(size): [1.0] * 256 for size in range(33)},
+            "residuals": {str(size): measured for size in range(33)},
         },
     )
 

@@ -79,6 +79,17 @@ def test_decoders_are_counted_among_the_running() -> None:
     assert seat.refused(decoders, waiting, 0.0) == {RequestId("a")}
 
 
+def test_the_queue_drains_in_steps_as_they_are_planned_not_of_a_whole_tpot() -> None:
+    # A quarter of the steps take half again what is predicted, so steps are planned to 20 ms, with
+    # 10 prompt tokens each: 115 ms for 55 of them. In steps of a whole TPOT it would be 85 ms.
+    unsteady = exact_model(residuals=(1.0, 1.0, 1.0, 1.5))
+    seat = TtftAdmission(SLOS, unsteady, max_batched_tokens=64)
+    waiting = arrived(seat, request("a", online=True, prompt=55, at=0.0))
+    assert seat.refused([], waiting, 0.0) == {RequestId("a")}
+    steady = admission()
+    assert steady.refused([], arrived(steady, *waiting), 0.0) == frozenset()
+
+
 def test_it_needs_both_objectives() -> None:
     for slos in (SLOS[:1], SLOS[1:]):
         with pytest.raises(ConfigError, match="ttft or tpot"):
