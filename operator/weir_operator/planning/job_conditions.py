@@ -125,7 +125,8 @@ def _waits_for(report: BatchReport | None) -> Finding | None:
         )
     return Finding(
         reason=Reasons.INPUT_UNAVAILABLE,
-        message=f"the input cannot be taken in now ({report.waiting_reason}): tried again",
+        message=f"the input cannot be taken in now ({report.waiting_reason}): tried again; the "
+        "control plane's log has why, with the BatchJob's uid",
     )
 
 

@@ -170,6 +170,8 @@ def test_what_keeps_a_batch_from_being_made_is_said(
     report = batch("pending", batch_id=None, eta_at=None, waiting_reason=waiting_reason)
     plan = plan_batchjob(observe_job(report=report))
     assert condition(plan.status, "Accepted") == told
+    if told[1] == "InputUnavailable":
+        assert "log has why" in message(plan.status, "Accepted")
     made = batch(eta_at=None, waiting_reason="NoMatchingModel")
     assert condition(plan_batchjob(observe_job(running(), report=made)).status, "Accepted") == (
         "True",
