@@ -214,10 +214,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         bench.say("one core only: engine and clients share it, the figures mean nothing")
     if os.getloadavg()[0] > BUSY_LOAD:
         bench.say(f"load average {os.getloadavg()[0]:.1f}: other work disturbs the figures")
-    if not given.report_only:
+    if given.report_only:
+        bench = _paced(bench, given.pace)
+    else:
         with awake(cores.both if given.keep_awake else ()):
-            asyncio.run(_execute(bench, runs, given.pace))
-    bench = _paced(bench, given.pace)
+            bench = asyncio.run(_execute(bench, runs, given.pace))
     command = shlex.join(["python", "-m", "benchmarks.colocation", *(arguments or sys.argv[1:])])
     print(report(bench, runs, command=command, full=not given.quick))
     return 0
@@ -230,8 +231,10 @@ def _paced(bench: Bench, wanted: float | None) -> Bench:
     return bench.at(wanted)
 
 
-async def _execute(bench: Bench, runs: Sequence[Run], pace: float | None) -> None:
+async def _execute(bench: Bench, runs: Sequence[Run], pace: float | None) -> Bench:
     """Online-only twice, then between the others: it sets what they are told and judged by.
+
+    The bench comes back at its pace.
 
     Raises:
         SystemExit: the step costs could not be measured.
@@ -257,6 +260,7 @@ async def _execute(bench: Bench, runs: Sequence[Run], pace: float | None) -> Non
                 await execute_all(bench, part, lambda name: read_baseline(bench, runs, name))
     finally:
         bench.agents.stop()
+    return bench
 
 
 def _no_baseline(workload: str) -> Baseline:
