@@ -18,14 +18,17 @@ _GUARD_SHARE = 0.5
 # the running batch cost the engine time.
 _BANK_UNIT_TOKENS = 10.0
 _BANK_LOW = 0.25
-# Share of the allowed late tokens that whole online prefills may use, and bounds of the credit.
-_CREDIT_SHARE = 0.9
+# Share of the allowed late tokens that whole online prefills may use, and what may be saved of it:
+# so many tokens, or so many for each decoder where that is more. More decoders have more tokens a
+# minute, and a percentile is of some minute: what was saved before it is late in it all the same.
+_CREDIT_SHARE = 0.75
 _FIRST_CREDIT = 2.0
-_MOST_CREDIT = 20.0
+_MOST_CREDIT = 4.0
+_CREDIT_A_DECODER = 4.0
 # Late tokens that are still paid back; more are of an overload that no credit mends.
-_MOST_DEBT = 300.0
-# Late tokens on credit for prompts that would miss a percentile of TTFT in chunks.
-_OVERDRAFT = 20.0
+_MOST_DEBT = 250.0
+# Late tokens on credit for prompts that would miss a percentile of TTFT in chunks, likewise.
+_OVERDRAFT = 8.0
 # What the mean account may save, and owe, in tokens whose tolerance went unused: savings of so many
 # tokens, or of so many for each decoder where that is more. Spending starts at no more than a share
 # of that.
@@ -62,7 +65,8 @@ class TailTbtAccount(QuietAccount):
     a credit, and online prefill runs whole while there is one for each decoder that it delays. It
     may be overdrawn for prompts that would be later in chunks than ``ttft_tail_s``, the threshold
     of a percentile of TTFT: those that need it most come when bursts have spent it, and short
-    prompts pay it back. Offline work never spends it.
+    prompts pay it back. Offline work never spends it. What is saved and overdrawn grows with the
+    decoders, as the tokens do of which the percentile is.
 
     Source: design, "Tail SLO: pack"; HyGen §4.2 has one static budget instead.
     """
@@ -85,6 +89,7 @@ class TailTbtAccount(QuietAccount):
         self._ttft_tail_s = ttft_tail_s
         self._allowed = (1 - slo.quantile) * _CREDIT_SHARE
         self._credit = _FIRST_CREDIT
+        self._most_credit = _MOST_CREDIT
 
     def _limit(self, load: OnlineLoad) -> float:
         if load.earliest_token_s is None:
@@ -101,7 +106,8 @@ class TailTbtAccount(QuietAccount):
     def prefill_limit(self, load: OnlineLoad) -> float:
         """Online prefill is chunked so that online decoders keep their pace, or paid by credit."""
         if self._whole_prefill:
-            overdraft = _OVERDRAFT if self._too_late_in_chunks(load) else 0.0
+            most = max(_OVERDRAFT, _CREDIT_A_DECODER * load.decoders)
+            overdraft = most if self._too_late_in_chunks(load) else 0.0
             if self._credit + overdraft >= load.decoders:
                 return inf
         limit_s = self._limit(load)
@@ -119,13 +125,14 @@ class TailTbtAccount(QuietAccount):
 
     def step_limit(self, load: OnlineLoad) -> StepLimit:
         """The slack of the decoder that waits longest."""
+        self._most_credit = max(_MOST_CREDIT, _CREDIT_A_DECODER * load.decoders)
         return StepLimit(seconds=self._limit(load), reason="tbt-tail")
 
     def on_token(self, tbt_s: float, offline_delay_s: float) -> None:
         """Feeds the tail and the credit."""
         threshold_s = self._threshold_s - self._delay_s
         over = tbt_s > threshold_s
-        self._credit = min(_MOST_CREDIT, max(-_MOST_DEBT, self._credit + self._allowed - over))
+        self._credit = min(self._most_credit, max(-_MOST_DEBT, self._credit + self._allowed - over))
         if self._whole_prefill:  # what a whole prefill made late was paid for
             over = over and tbt_s - offline_delay_s <= threshold_s
         self._feedback.observe(over=over)

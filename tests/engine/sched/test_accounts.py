@@ -91,6 +91,23 @@ class TestTailTbt:
             account.on_token(0.05, offline_delay_s=0.0)
         assert account.prefill_limit(load(decoders=1, earliest_token_s=0.0)) == inf
 
+    @pytest.mark.parametrize(("decoders", "most"), [(1, 4), (2, 8), (16, 64)])
+    def test_a_quiet_hour_saves_few_late_tokens_for_each_decoder(
+        self, decoders: int, most: int
+    ) -> None:
+        """A percentile is of some minutes: the credit of an hour would miss it in one of them."""
+        account = TailTbtAccount(slo(Metric.TBT, "p99", 0.1), exact_model(), whole_prefill=True)
+        busy = load(decoders=decoders, earliest_token_s=0.0)
+        account.step_limit(busy)
+        for _ in range(100_000):
+            account.on_token(0.01, offline_delay_s=0.0)
+        late = 0
+        while account.prefill_limit(busy) == inf:
+            late += decoders
+            for _ in range(decoders):
+                account.on_token(0.5, offline_delay_s=0.0)
+        assert late == most
+
     def test_prompts_too_late_in_chunks_overdraw_the_credit(self) -> None:
         account = TailTbtAccount(
             slo(Metric.TBT, "p99", 0.1), exact_model(), whole_prefill=True, ttft_tail_s=1.0
