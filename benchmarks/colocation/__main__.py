@@ -26,7 +26,12 @@ from benchmarks.colocation.bench import AgentZygote, Bench
 from benchmarks.colocation.cells import Baseline, Cell, all_cells, baseline_before
 from benchmarks.colocation.pace import pace_for
 from benchmarks.colocation.report import report
-from benchmarks.colocation.run_folder import calibration_file, load_calibration, load_run
+from benchmarks.colocation.run_folder import (
+    calibration_file,
+    load_calibration,
+    load_run,
+    other_window,
+)
 from benchmarks.colocation.runner import calibrate_machine, execute_all
 from benchmarks.colocation.setup import WORKLOADS
 from weir_agent.sample_model import write_sample_model
@@ -237,13 +242,18 @@ async def _execute(bench: Bench, runs: Sequence[Run], pace: float | None) -> Ben
     The bench comes back at its pace.
 
     Raises:
-        SystemExit: the step costs could not be measured.
+        SystemExit: the step costs could not be measured, or finished runs have another window.
     """
     try:
         await calibrate_machine(bench)
     except ServerError as error:
         raise SystemExit(f"the step costs could not be measured: {error}") from error
     bench = _paced(bench, pace)
+    if mixed := other_window(bench, runs):
+        raise SystemExit(
+            f"{bench.folder}: {mixed} (ramp, window and what it waits for after it): "
+            "give the same --ramp, --measure and --pace, or another --folder"
+        )
     minutes = estimate_s(bench, runs) / 60
     bench.say(f"online requests {bench.pace:.2f} times as far apart; about {minutes:.0f} min")
     base = [run for run in runs if run.arm.name == ONLINE_ONLY.name]

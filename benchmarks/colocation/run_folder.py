@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,21 @@ def save_run(bench: Bench, run: Run, measurement: Measurement, more: dict[str, A
     part = path.with_suffix(".part")
     part.write_text(json.dumps(content, indent=1))
     part.replace(path)
+
+
+def other_window(bench: Bench, runs: Iterable[Run]) -> str | None:
+    """A finished run whose window is not this bench's, with both; None when there is none."""
+    wanted = dataclasses.asdict(bench.window)
+    for run in runs:
+        path = bench.folder / f"{run.key}.json"
+        window = json.loads(path.read_text())["window"] if path.exists() else wanted
+        if any(not math.isclose(window[name], wanted[name]) for name in wanted):
+            return f"{run.key} has {_seconds(window)}, this command {_seconds(wanted)}"
+    return None
+
+
+def _seconds(window: dict[str, float]) -> str:
+    return f"{window['ramp_s']:.1f} + {window['measure_s']:.1f} + {window['tail_s']:.1f} s"
 
 
 def measurement_from(given: dict[str, Any]) -> Measurement:

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.claims import Claim
 from benchmarks.colocation.arms import ONLINE_ONLY, WEIR, Run, all_arms, static_arms
+from benchmarks.colocation.bench import AgentZygote, Bench
 from benchmarks.colocation.bound import bound_of
 from benchmarks.colocation.calibrate import StepCost, fit
 from benchmarks.colocation.cells import (
@@ -27,6 +28,7 @@ from benchmarks.colocation.pace import (
     paced_workload,
     share,
 )
+from benchmarks.colocation.run_folder import other_window, save_run
 from benchmarks.colocation.setup import (
     PRESSURE,
     TRACE,
@@ -44,6 +46,7 @@ from weir_cli.loadlab.control_setup import (
 )
 from weir_cli.loadlab.control_stub import ControlStub
 from weir_cli.loadlab.measure import Measurement, Window
+from weir_cli.loadlab.processes import available_cores
 from weir_cli.loadlab.records import OnlineLatency, latency_stats
 from weir_cli.loadlab.workload import online_requests
 
@@ -179,6 +182,26 @@ def test_a_slow_machine_is_as_busy_with_online_traffic_as_the_committed_one() ->
 def test_a_window_stretches_but_for_what_it_waits_in_the_end() -> None:
     window = Window(ramp_s=6.0, measure_s=25.0, tail_s=40.0)
     assert paced_window(window, 1.5) == Window(ramp_s=9.0, measure_s=37.5, tail_s=40.0)
+
+
+def test_runs_of_another_pace_are_not_mixed_into_a_folder(tmp_path: Path) -> None:
+    window = Window(ramp_s=6.0, measure_s=25.0, tail_s=40.0)
+    bench = Bench(
+        model=tmp_path,
+        folder=tmp_path,
+        cores=available_cores(),
+        window=window,
+        seed=1,
+        say=print,
+        agents=AgentZygote(),
+    )
+    run = Run(workload="trace", arm=ONLINE_ONLY, cell=None, repeat=0)
+    assert other_window(bench.at(1.5), [run]) is None
+    save_run(bench.at(1.5), run, measurement(), {})
+    assert other_window(bench.at(1.5), [run]) is None
+    told = other_window(bench, [run])
+    assert told is not None
+    assert "trace.online-only.any.r0 has 9.0 + 37.5 + 40.0 s" in told
 
 
 def claims_for(weir_served: float, weir_tbt_s: float) -> dict[str, Claim]:

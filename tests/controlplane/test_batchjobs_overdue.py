@@ -94,6 +94,7 @@ async def test_a_job_whose_input_cannot_be_read_is_stuck_and_ends_with_its_windo
     async with with_a_job(tmp_path, database_url) as (op, _, _):
         view = await tried_until(op, lambda _, failed: failed >= MAX_ATTEMPTS + 1)
         assert (view["status"], view["waiting_reason"]) == ("pending", "InputUnavailable")
+        assert "the server answers 503" in view["waiting_message"]
         await stuck(op, 1)
         await change(op, created_at=BatchJob.created_at - DAY_S)
         view = await tried_until(op, lambda view, _: view["status"] != "pending")
@@ -119,7 +120,8 @@ async def test_a_job_that_is_resumed_after_its_window_is_given_time_to_read_its_
         view = await tried_until(op, lambda _, failed: failed >= 3)
         assert view["status"] == "pending"
         source.fails = False
-        await tried_until(op, lambda view, _: view["status"] == "in_progress")
+        view = await tried_until(op, lambda view, _: view["status"] == "in_progress")
+        assert view["waiting_message"] is None
 
 
 async def test_a_job_that_waits_for_its_tenants_quota_is_not_stuck(tmp_path: Path) -> None:

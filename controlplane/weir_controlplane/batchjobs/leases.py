@@ -110,10 +110,12 @@ async def hold(session: AsyncSession, work: JobWork) -> BatchJob:
 def release(job: BatchJob) -> None:
     """Ends the lease on a locked job after a success."""
     job.work_nonce, job.work_lease_until = None, 0.0
-    job.work_failures, job.work_error = 0, None
+    job.work_failures, job.work_error, job.work_message = 0, None, None
 
 
-async def give_up(services: Services, work: JobWork, reason: str) -> None:
+async def give_up(
+    services: Services, work: JobWork, reason: str, message: str | None = None
+) -> None:
     """Ends the lease after a failure; the next attempt waits, longer each time."""
     async with services.database.transaction() as session:
         statement = select(BatchJob).where(
@@ -122,7 +124,7 @@ async def give_up(services: Services, work: JobWork, reason: str) -> None:
         job = (await session.execute(statement.with_for_update())).scalar_one_or_none()
         if job is not None:
             job.work_failures += 1
-            job.work_error = reason
+            job.work_error, job.work_message = reason, message
             job.work_nonce = None
             wait_s = min(MAX_BACKOFF_S, 2.0 ** min(job.work_failures, 10))
             job.work_lease_until = await clock_s(session) + wait_s

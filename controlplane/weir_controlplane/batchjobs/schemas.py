@@ -116,6 +116,7 @@ class BatchJobView(_Body):
     eta_at: float | None
     predicted_miss: bool
     waiting_reason: str | None
+    waiting_message: str | None
     errors: list[dict[str, Any]]
     output_file_id: str | None
     error_file_id: str | None

@@ -88,6 +88,7 @@ class _View:
             eta_at=None if outlook is None else outlook.eta_at,
             predicted_miss=self._predicted_miss(outlook, ended_at),
             waiting_reason=self._waiting_reason(outlook),
+            waiting_message=job.work_message if self._is_pending() else None,
             errors=self._errors(),
             output_file_id=batch.output_file_id if batch else None,
             error_file_id=batch.error_file_id if batch else None,
@@ -134,8 +135,11 @@ class _View:
             expected_at = outlook.end_at
         return (self._now_s if expected_at is None else expected_at) > deadline_at
 
+    def _is_pending(self) -> bool:
+        return self._batch is None and self._status() == "pending"
+
     def _waiting_reason(self, outlook: BatchOutlook | None) -> str | None:
-        if self._batch is None and self._status() == "pending":
+        if self._is_pending():
             return self._job.work_error
         return None if outlook is None else outlook.waiting_reason
 

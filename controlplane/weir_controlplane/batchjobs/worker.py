@@ -94,4 +94,4 @@ async def work_on(services: Services, work: JobWork) -> None:
 async def _fail(services: Services, work: JobWork, reason: str, message: str) -> None:
     """Leaves the work to a later attempt, or ends a job that has had its time."""
     if work.batch_id is not None or not await end_overdue(services, work, message):
-        await give_up(services, work, reason)
+        await give_up(services, work, reason, message)

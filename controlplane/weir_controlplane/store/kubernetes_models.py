@@ -104,6 +104,7 @@ class BatchJob(Base):
     work_lease_until: Mapped[float] = mapped_column(default=0.0)
     work_failures: Mapped[int] = mapped_column(default=0)
     work_error: Mapped[str | None]
+    work_message: Mapped[str | None]  # what stopped the last attempt, for the job's owner
 
 
 class LlmService(Base):

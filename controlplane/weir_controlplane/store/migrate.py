@@ -16,7 +16,7 @@ from sqlalchemy import Connection, inspect, select, text
 
 from weir_controlplane.store.models import SchemaInfo
 
-SCHEMA_LEVEL = 7  # raise with every migration
+SCHEMA_LEVEL = 8  # raise with every migration
 _ADVISORY_LOCK = 0x57454952  # "WEIR"
 _MIGRATIONS = Path(__file__).parent / "migrations"
 

@@ -123,10 +123,11 @@ def _waits_for(report: BatchReport | None) -> Finding | None:
             reason=Reasons.QUOTA_EXCEEDED,
             message="the tenant's quota is used up: the batch is made when there is room",
         )
+    why = report.waiting_message or report.waiting_reason
     return Finding(
         reason=Reasons.INPUT_UNAVAILABLE,
-        message=f"the input cannot be taken in now ({report.waiting_reason}): tried again; the "
-        "control plane's log has why, with the BatchJob's uid",
+        message=f"the input cannot be taken in now: {why}; tried again, and the control plane's "
+        "log has each attempt, with the BatchJob's uid",
     )
 
 

@@ -62,8 +62,8 @@ class BatchJobReasons:
         condition="Accepted",
         status="False",
         name="InputUnavailable",
-        says="The input cannot be read, or kept, for now; tried again. The control plane's log has "
-        "why.",
+        says="The input cannot be read, or kept, for now: the message has what stopped the last "
+        "attempt; tried again.",
         event="Warning",
     )
     UNREACHABLE = Reason(

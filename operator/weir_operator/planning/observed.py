@@ -137,6 +137,7 @@ class BatchReport:
     eta_at: datetime | None = None
     predicted_miss: bool = False
     waiting_reason: str | None = None
+    waiting_message: str | None = None
     errors: tuple[str, ...] = ()
     output_file_id: str | None = None
     error_file_id: str | None = None

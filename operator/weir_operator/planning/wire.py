@@ -95,6 +95,7 @@ def batch_report(told: Json) -> BatchReport:
             eta_at=_time(told["eta_at"]),
             predicted_miss=told["predicted_miss"],
             waiting_reason=told["waiting_reason"],
+            waiting_message=told.get("waiting_message"),  # a release before has none
             errors=tuple(_error(item) for item in told["errors"]),
             output_file_id=told["output_file_id"],
             error_file_id=told["error_file_id"],

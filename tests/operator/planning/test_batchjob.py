@@ -171,7 +171,10 @@ def test_what_keeps_a_batch_from_being_made_is_said(
     plan = plan_batchjob(observe_job(report=report))
     assert condition(plan.status, "Accepted") == told
     if told[1] == "InputUnavailable":
-        assert "log has why" in message(plan.status, "Accepted")
+        assert f"now: {waiting_reason}" in message(plan.status, "Accepted")
+        why = replace(report, waiting_message="the server answers 503")
+        plan = plan_batchjob(observe_job(report=why))
+        assert "now: the server answers 503" in message(plan.status, "Accepted")
     made = batch(eta_at=None, waiting_reason="NoMatchingModel")
     assert condition(plan_batchjob(observe_job(running(), report=made)).status, "Accepted") == (
         "True",

@@ -26,7 +26,8 @@ JOB: dict[str, Any] = {
     "input_matches": True, "request_counts": {"total": 3, "completed": 1, "failed": 1},
     "created_at": 1.0, "in_progress_at": None, "expires_at": 2.0, "ended_at": None,
     "deadline_at": None, "eta_at": NOW.timestamp(), "predicted_miss": True,
-    "waiting_reason": None, "errors": [{"code": "x", "line": 2, "message": "bad", "param": None}],
+    "waiting_reason": None, "waiting_message": None,
+    "errors": [{"code": "x", "line": 2, "message": "bad", "param": None}],
     "output_file_id": None, "error_file_id": None, "output_link": None, "error_link": None,
     "delivery": {"state": "none", "output_uri": None, "error_uri": None, "message": None},
 }  # fmt: skip

@@ -227,6 +227,7 @@ VIEW: dict[str, Any] = {
     "eta_at": None,
     "predicted_miss": False,
     "waiting_reason": None,
+    "waiting_message": None,
     "errors": [],
     "output_file_id": None,
     "error_file_id": None,
