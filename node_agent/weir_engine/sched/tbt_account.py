@@ -106,8 +106,8 @@ class TailTbtAccount(QuietAccount):
     def prefill_limit(self, load: OnlineLoad) -> float:
         """Online prefill is chunked so that online decoders keep their pace, or paid by credit."""
         if self._whole_prefill:
-            most = max(_OVERDRAFT, _CREDIT_A_DECODER * load.decoders)
-            overdraft = most if self._too_late_in_chunks(load) else 0.0
+            late = self._too_late_in_chunks(load)
+            overdraft = max(_OVERDRAFT, _CREDIT_A_DECODER * load.decoders) if late else 0.0
             if self._credit + overdraft >= load.decoders:
                 return inf
         limit_s = self._limit(load)

@@ -122,6 +122,20 @@ class TestTailTbt:
             account.on_token(0.5, offline_delay_s=0.0)
         assert account.prefill_limit(load(now_s=3.0, prompts_s=1.1, **late)) <= 0.1
 
+    @pytest.mark.parametrize(("decoders", "least"), [(1, -8), (16, -64)])
+    def test_the_overdraft_ends_with_some_late_tokens_for_each_decoder(
+        self, decoders: int, least: int
+    ) -> None:
+        account = TailTbtAccount(
+            slo(Metric.TBT, "p99", 0.1), exact_model(), whole_prefill=True, ttft_tail_s=1.0
+        )
+        late = {"decoders": decoders, "earliest_token_s": 3.0, "earliest_arrival_s": 3.0}
+        credit = 2.0
+        while account.prefill_limit(load(now_s=3.0, prompts_s=1.1, **late)) == inf:
+            account.on_token(0.5, offline_delay_s=0.0)
+            credit += 0.0075 - 1
+        assert credit - decoders < least <= credit - decoders + 1
+
     def test_late_tokens_before_leave_prompts_what_the_deadline_allows(self) -> None:
         """Online's own bursts make tokens late too, and shorter chunks would not have helped."""
         account = TailTbtAccount(slo(Metric.TBT, "p99", 0.1), exact_model())
