@@ -83,7 +83,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--pace",
         type=_pace,
-        help="stretch of the online arrivals and the windows; default: 1, on a slow machine more",
+        help="stretch of the online arrivals, above 1 of the windows too; default: where online "
+        "traffic takes as much of this machine as of any",
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--model", type=Path, help="a model folder; default: made locally")
@@ -251,7 +252,7 @@ async def _execute(bench: Bench, runs: Sequence[Run], pace: float | None) -> Ben
     bench = _paced(bench, pace)
     if mixed := other_window(bench, runs):
         raise SystemExit(
-            f"{bench.folder}: {mixed} (ramp, window and what it waits for after it): "
+            f"{bench.folder}: {mixed} (ramp, window, what it waits for after it): "
             "give the same --ramp, --measure and --pace, or another --folder"
         )
     minutes = estimate_s(bench, runs) / 60

@@ -28,6 +28,7 @@ def save_run(bench: Bench, run: Run, measurement: Measurement, more: dict[str, A
     content = {
         "run": run.key,
         "window": dataclasses.asdict(bench.window),
+        "pace": bench.pace,
         "measurement": dataclasses.asdict(measurement),
         **more,
     }
@@ -37,18 +38,22 @@ def save_run(bench: Bench, run: Run, measurement: Measurement, more: dict[str, A
 
 
 def other_window(bench: Bench, runs: Iterable[Run]) -> str | None:
-    """A finished run whose window is not this bench's, with both; None when there is none."""
-    wanted = dataclasses.asdict(bench.window)
+    """A finished run whose window or pace is not this bench's, with both; None if there is none."""
+    wanted = dataclasses.asdict(bench.window) | {"pace": bench.pace}
     for run in runs:
         path = bench.folder / f"{run.key}.json"
-        window = json.loads(path.read_text())["window"] if path.exists() else wanted
-        if any(not math.isclose(window[name], wanted[name]) for name in wanted):
-            return f"{run.key} has {_seconds(window)}, this command {_seconds(wanted)}"
+        if not path.exists():
+            continue
+        content = json.loads(path.read_text())
+        had = content["window"] | {"pace": content.get("pace", bench.pace)}
+        if any(not math.isclose(had[name], wanted[name]) for name in wanted):
+            return f"{run.key} has {_window(had)}, this command {_window(wanted)}"
     return None
 
 
-def _seconds(window: dict[str, float]) -> str:
-    return f"{window['ramp_s']:.1f} + {window['measure_s']:.1f} + {window['tail_s']:.1f} s"
+def _window(had: dict[str, float]) -> str:
+    seconds = f"{had['ramp_s']:.1f} + {had['measure_s']:.1f} + {had['tail_s']:.1f} s"
+    return f"{seconds} at pace {had['pace']:.2f}"
 
 
 def measurement_from(given: dict[str, Any]) -> Measurement:

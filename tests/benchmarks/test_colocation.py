@@ -22,7 +22,7 @@ from benchmarks.colocation.cells import (
 )
 from benchmarks.colocation.judge import judge
 from benchmarks.colocation.pace import (
-    MOST_SHARE,
+    ONLINE_SHARE,
     pace_for,
     paced_window,
     paced_workload,
@@ -170,18 +170,19 @@ def test_on_a_slow_machine_the_same_requests_come_further_apart(workload: Worklo
     assert slower.lead_s == 2 * workload.lead_s
 
 
-def test_a_slow_machine_is_as_busy_with_online_traffic_as_the_committed_one() -> None:
-    assert share(SLOW, TRACE.online) > MOST_SHARE
-    stretched = paced_workload(TRACE, pace_for(SLOW)).online
-    assert share(SLOW, stretched) == pytest.approx(MOST_SHARE, rel=0.05)
+def test_each_machine_is_as_busy_with_online_traffic_as_any() -> None:
     fast = dataclasses.replace(SLOW, prefill_s=2e-4, decode_s=3e-4)
-    assert share(fast, TRACE.online) < MOST_SHARE
-    assert pace_for(fast) == 1.0
+    assert share(fast, TRACE.online) < ONLINE_SHARE < share(SLOW, TRACE.online)
+    for cost in (SLOW, fast):
+        paced = paced_workload(TRACE, pace_for(cost)).online
+        assert share(cost, paced) == pytest.approx(ONLINE_SHARE, rel=0.05)
 
 
-def test_a_window_stretches_but_for_what_it_waits_in_the_end() -> None:
+def test_a_window_stretches_on_slow_machines_but_for_what_it_waits_in_the_end() -> None:
     window = Window(ramp_s=6.0, measure_s=25.0, tail_s=40.0)
     assert paced_window(window, 1.5) == Window(ramp_s=9.0, measure_s=37.5, tail_s=40.0)
+    assert paced_window(window, 0.5) == window
+    assert paced_workload(TRACE, 0.5).lead_s == TRACE.lead_s
 
 
 def test_runs_of_another_pace_are_not_mixed_into_a_folder(tmp_path: Path) -> None:
@@ -201,7 +202,11 @@ def test_runs_of_another_pace_are_not_mixed_into_a_folder(tmp_path: Path) -> Non
     assert other_window(bench.at(1.5), [run]) is None
     told = other_window(bench, [run])
     assert told is not None
-    assert "trace.online-only.any.r0 has 9.0 + 37.5 + 40.0 s" in told
+    assert "trace.online-only.any.r0 has 9.0 + 37.5 + 40.0 s at pace 1.50" in told
+    save_run(bench.at(0.5), run, measurement(), {})
+    told = other_window(bench, [run])
+    assert told is not None
+    assert "at pace 0.50, this command 6.0 + 25.0 + 40.0 s at pace 1.00" in told
 
 
 def claims_for(weir_served: float, weir_tbt_s: float) -> dict[str, Claim]:
