@@ -77,7 +77,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--cells", default="*", help="patterns, e.g. 'p99-tbt/*,all/50%%'")
     parser.add_argument("--arms", default="*", help="patterns, e.g. 'online-only,static-*,weir'")
     parser.add_argument("--repeats", type=int, default=1, help="runs of each arm")
-    parser.add_argument("--baseline-repeats", type=int, default=3, help="runs of online-only")
+    parser.add_argument("--baseline-repeats", type=int, default=10, help="runs of online-only")
     parser.add_argument("--ramp", type=float, default=15.0, help="seconds before the window")
     parser.add_argument("--measure", type=float, default=60.0, help="seconds of the window")
     parser.add_argument(
@@ -238,7 +238,9 @@ def _paced(bench: Bench, wanted: float | None) -> Bench:
 
 
 async def _execute(bench: Bench, runs: Sequence[Run], pace: float | None) -> Bench:
-    """Online-only twice, then between the others: it sets what they are told and judged by.
+    """Online-only twice, then between the others and at the end.
+
+    What ran before an arm is what that is told, what ran around it what it is judged by.
 
     The bench comes back at its pace.
 
@@ -263,12 +265,12 @@ async def _execute(bench: Bench, runs: Sequence[Run], pace: float | None) -> Ben
         for workload in dict.fromkeys(run.workload for run in runs):
             own = [run for run in base if run.workload == workload]
             others = [run for run in rest if run.workload == workload]
-            await execute_all(bench, own[:1], _no_baseline)
-            share = -(-len(others) // max(1, len(own) - 1))
-            for number, again in enumerate(own[1:] or own):
-                await execute_all(bench, [again], _no_baseline)
-                part = others[number * share : (number + 1) * share]
+            await execute_all(bench, own[:2], _no_baseline)
+            share = -(-len(others) // max(1, len(own) - 2))
+            for first in range(0, len(others), share):
+                part = others[first : first + share]
                 await execute_all(bench, part, lambda name: read_baseline(bench, runs, name))
+                await execute_all(bench, own[2 + first // share :][:1], _no_baseline)
     finally:
         bench.agents.stop()
     return bench

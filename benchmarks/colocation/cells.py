@@ -17,7 +17,8 @@ BASES: dict[str, tuple[tuple[str, str], ...]] = {
     "all": (("tbt", "mean"), ("tbt", "p99"), ("ttft", "mean"), ("ttft", "p99")),
 }
 QUANTITIES = BASES["all"]
-_LAST = 3
+_TOLD = 3
+_AROUND = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +83,7 @@ def baseline_of(repeats: Sequence[Measurement]) -> Baseline:
 
 
 def baseline_before(repeats: Sequence[Measurement], ended_s: float) -> Baseline:
-    """Of the last three online-only runs before a time: a machine's own speed drifts by the hour.
+    """Of the last three online-only runs before a time, which is all that an arm can be told.
 
     The first of all where none was before.
 
@@ -91,7 +92,21 @@ def baseline_before(repeats: Sequence[Measurement], ended_s: float) -> Baseline:
     """
     ordered = sorted(repeats, key=lambda run: run.ended_s)
     before = [run for run in ordered if run.ended_s <= ended_s]
-    return baseline_of(before[-_LAST:] or ordered[:1])
+    return baseline_of(before[-_TOLD:] or ordered[:1])
+
+
+def baseline_around(repeats: Sequence[Measurement], ended_s: float) -> Baseline:
+    """Of the two online-only runs before a time and the two after it, of those that there are.
+
+    A machine's own speed drifts within minutes: one that has become slower, or faster, by a steady
+    rate since the runs before has the mean of these four at that time.
+
+    Raises:
+        ValueError: no repeats.
+    """
+    ordered = sorted(repeats, key=lambda run: run.ended_s)
+    before = [run for run in ordered if run.ended_s <= ended_s]
+    return baseline_of([*before[-_AROUND:], *ordered[len(before) :][:_AROUND]])
 
 
 def excess(measurement: Measurement, cell: Cell, baseline: Baseline) -> float:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.colocation.arms import Run
 from benchmarks.colocation.bound import Bound
-from benchmarks.colocation.cells import Cell, baseline_before, baseline_of, excess
+from benchmarks.colocation.cells import (
+    Baseline,
+    Cell,
+    baseline_around,
+    baseline_before,
+    baseline_of,
+    excess,
+)
 from weir_cli.loadlab.measure import Measurement
 
 STATIC_KINDS = ("static-", "fixed-", "stock-")
@@ -24,10 +31,15 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """One arm in one cell; ``excess`` over 1 means that the SLO is missed."""
+    """One arm in one cell; ``excess`` over 1 means that the SLO is missed.
+
+    It is by the online-only runs around each run; ``of_told`` is by those before it alone, the
+    bounds that an arm was told, or would have been had anybody told it.
+    """
 
     arm: str
     excess: Figure
+    of_told: Figure
     served: Figure
     computed: Figure
     hit_rate: float
@@ -87,7 +99,6 @@ def judge(
 ) -> CellResult:
     """Every co-location arm of a workload in a cell; ``base``: the online-only arm's repeats.
 
-    A run is judged by the bounds that it was told, or would have been had anybody told it;
     ``thresholds_s`` are over all repeats.
     """
     names = [
@@ -114,10 +125,14 @@ def judge(
 def _verdict(
     name: str, measured: Sequence[Measurement], cell: Cell, base: Sequence[Measurement]
 ) -> Verdict:
-    over = [excess(run, cell, baseline_before(base, run.ended_s)) for run in measured]
+    def over(runs_near: Callable[[Sequence[Measurement], float], Baseline]) -> Figure:
+        ratios = [excess(run, cell, runs_near(base, run.ended_s)) for run in measured]
+        return figure([min(1e3, ratio) for ratio in ratios])
+
     return Verdict(
         arm=name,
-        excess=figure([min(1e3, ratio) for ratio in over]),
+        excess=over(baseline_around),
+        of_told=over(baseline_before),
         served=figure([run.offline_served_per_s for run in measured]),
         computed=figure([run.offline_computed_per_s for run in measured]),
         hit_rate=figure([run.online_hit_rate for run in measured]).mean,

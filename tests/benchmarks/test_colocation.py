@@ -15,6 +15,7 @@ from benchmarks.colocation.calibrate import StepCost, fit
 from benchmarks.colocation.cells import (
     Cell,
     all_cells,
+    baseline_around,
     baseline_before,
     baseline_of,
     excess,
@@ -110,6 +111,18 @@ def test_a_run_is_judged_by_the_last_three_online_only_runs_before_it() -> None:
     assert holds(run, cell, baseline_before([*early, *slower], 9.5))
     assert not holds(run, cell, baseline_before([*early, *slower], 6.5))
     assert not holds(run, cell, baseline_before([*early, *slower], 0.5))
+
+
+def test_a_run_is_judged_by_the_online_only_runs_on_both_sides() -> None:
+    base = [
+        dataclasses.replace(measurement(tbt_s=(0.010 + 0.001 * s,)), ended_s=float(s))
+        for s in range(8)
+    ]
+    steady = baseline_around(base, 3.5)  # those at 2, 3, 4 and 5
+    assert steady.value_s["tbt", "mean"] == pytest.approx(0.0135)
+    assert steady.spread_s["tbt", "mean"] == pytest.approx(0.003)
+    assert baseline_around(base, 9.0).value_s["tbt", "mean"] == pytest.approx(0.0165)
+    assert baseline_around(base, -1.0).value_s["tbt", "mean"] == pytest.approx(0.0105)
 
 
 def test_all_means_every_latency() -> None:
