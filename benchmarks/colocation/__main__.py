@@ -267,10 +267,10 @@ async def _execute(bench: Bench, runs: Sequence[Run], pace: float | None) -> Ben
             others = [run for run in rest if run.workload == workload]
             await execute_all(bench, own[:2], _no_baseline)
             share = -(-len(others) // max(1, len(own) - 2))
-            for first in range(0, len(others), share):
-                part = others[first : first + share]
+            for number in range(max(1, len(own) - 2)):
+                part = others[number * share : (number + 1) * share]
                 await execute_all(bench, part, lambda name: read_baseline(bench, runs, name))
-                await execute_all(bench, own[2 + first // share :][:1], _no_baseline)
+                await execute_all(bench, own[2 + number : 3 + number], _no_baseline)
     finally:
         bench.agents.stop()
     return bench
