@@ -23,7 +23,7 @@ from benchmarks.colocation.cells import (
 )
 from benchmarks.colocation.judge import judge
 from benchmarks.colocation.pace import (
-    ONLINE_SHARE,
+    ONLINE_SHARES,
     pace_for,
     paced_window,
     paced_workload,
@@ -183,12 +183,16 @@ def test_on_a_slow_machine_the_same_requests_come_further_apart(workload: Worklo
     assert slower.lead_s == 2 * workload.lead_s
 
 
-def test_each_machine_is_as_busy_with_online_traffic_as_any() -> None:
-    fast = dataclasses.replace(SLOW, prefill_s=2e-4, decode_s=3e-4)
-    assert share(fast, TRACE.online) < ONLINE_SHARE < share(SLOW, TRACE.online)
-    for cost in (SLOW, fast):
+def test_each_machine_is_about_as_busy_with_online_traffic_as_any() -> None:
+    fast = dataclasses.replace(SLOW, prefill_s=1e-4, decode_s=1e-4)
+    between = dataclasses.replace(SLOW, prefill_s=2.2e-4, decode_s=3e-4)
+    least, most = ONLINE_SHARES
+    for cost, wanted in ((SLOW, most), (fast, least)):
         paced = paced_workload(TRACE, pace_for(cost)).online
-        assert share(cost, paced) == pytest.approx(ONLINE_SHARE, rel=0.05)
+        assert share(cost, paced) == pytest.approx(wanted, rel=0.05)
+    assert share(fast, TRACE.online) < least < share(between, TRACE.online) < most
+    assert most < share(SLOW, TRACE.online)
+    assert pace_for(between) == 1.0
 
 
 def test_a_window_stretches_on_slow_machines_but_for_what_it_waits_in_the_end() -> None:
