@@ -240,7 +240,7 @@ def _paced(bench: Bench, wanted: float | None) -> Bench:
 async def _execute(bench: Bench, runs: Sequence[Run], pace: float | None) -> Bench:
     """Online-only twice, then between the others and at the end.
 
-    What ran before an arm is what that is told, what ran around it what it is judged by.
+    What ran before an arm is what that is told and judged by; what ran after it shows the drift.
 
     The bench comes back at its pace.
 

@@ -33,13 +33,14 @@ class Figure:
 class Verdict:
     """One arm in one cell; ``excess`` over 1 means that the SLO is missed.
 
-    It is by the online-only runs around each run; ``of_told`` is by those before it alone, the
-    bounds that an arm was told, or would have been had anybody told it.
+    It is over the bounds that each run was told, or would have been had anybody told it;
+    ``of_both_sides`` over those by the online-only runs before and after it, which nobody could
+    have told: where the two differ the machine itself became slower or faster.
     """
 
     arm: str
     excess: Figure
-    of_told: Figure
+    of_both_sides: Figure
     served: Figure
     computed: Figure
     hit_rate: float
@@ -131,8 +132,8 @@ def _verdict(
 
     return Verdict(
         arm=name,
-        excess=over(baseline_around),
-        of_told=over(baseline_before),
+        excess=over(baseline_before),
+        of_both_sides=over(baseline_around),
         served=figure([run.offline_served_per_s for run in measured]),
         computed=figure([run.offline_computed_per_s for run in measured]),
         hit_rate=figure([run.online_hit_rate for run in measured]).mean,

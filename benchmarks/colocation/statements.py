@@ -79,7 +79,7 @@ def _slo(result: CellResult, weir: Verdict) -> Claim:
     bounds = ", ".join(f"{name} {1e3 * s:.1f} ms" for name, s in result.thresholds_s.items())
     return Claim(
         id=_id(result, "slo"),
-        what=f"largest measured online latency over its bound (over all runs: {bounds})",
+        what=f"largest measured online latency over the bound told (over all runs: {bounds})",
         unit="x",
         value=weir.excess.mean,
         low=weir.excess.low,

@@ -29,6 +29,7 @@ from benchmarks.colocation.pace import (
     paced_workload,
     share,
 )
+from benchmarks.colocation.report import worse
 from benchmarks.colocation.run_folder import other_window, save_run
 from benchmarks.colocation.setup import (
     PRESSURE,
@@ -113,7 +114,7 @@ def test_a_run_is_judged_by_the_last_three_online_only_runs_before_it() -> None:
     assert not holds(run, cell, baseline_before([*early, *slower], 0.5))
 
 
-def test_a_run_is_judged_by_the_online_only_runs_on_both_sides() -> None:
+def test_the_online_only_runs_on_both_sides_of_a_run_make_up_for_drift() -> None:
     base = [
         dataclasses.replace(measurement(tbt_s=(0.010 + 0.001 * s,)), ended_s=float(s))
         for s in range(8)
@@ -123,6 +124,23 @@ def test_a_run_is_judged_by_the_online_only_runs_on_both_sides() -> None:
     assert steady.spread_s["tbt", "mean"] == pytest.approx(0.003)
     assert baseline_around(base, 9.0).value_s["tbt", "mean"] == pytest.approx(0.0165)
     assert baseline_around(base, -1.0).value_s["tbt", "mean"] == pytest.approx(0.0105)
+
+
+def test_a_run_is_judged_by_what_it_was_told_and_the_drift_is_told_besides() -> None:
+    cell = Cell(slo="mean-tbt", tolerance_percent=20)
+    base = [
+        dataclasses.replace(measurement(tbt_s=(tbt_s,)), ended_s=at_s)
+        for at_s, tbt_s in ((1.0, 0.010), (2.0, 0.010), (4.0, 0.008), (5.0, 0.008))
+    ]
+    run = dataclasses.replace(measurement(tbt_s=(0.0114,)), ended_s=3.0)
+    results = {Run(workload="trace", arm=WEIR, cell=cell, repeat=0): run}
+    result = judge(results, "trace", cell, base, None)
+    weir = result.verdicts["weir"]
+    assert weir.holds
+    assert weir.excess.mean == pytest.approx(0.95)
+    assert weir.of_both_sides.mean == pytest.approx(1.0556, abs=1e-3)
+    printed = worse([result], results, "trace", baseline_of(base))
+    assert any("holds what was told, and is 5.6% over it" in line for line in printed)
 
 
 def test_all_means_every_latency() -> None:
