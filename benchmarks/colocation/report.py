@@ -201,9 +201,10 @@ def worse(
         if not weir.holds:
             lines.append(f"  {result.cell.name}: misses the SLO by {weir.excess.mean - 1:.0%}")
         elif weir.of_both_sides.mean > 1:
+            over = f"{weir.of_both_sides.mean - 1:.1%} over it"
             lines.append(
-                f"  {result.cell.name}: holds what was told, and is {weir.of_both_sides.mean - 1:.1%} "
-                "over it by the online-only runs on both sides"
+                f"  {result.cell.name}: holds what was told, and is {over} by the online-only runs "
+                "on both sides"
             )
         better = [
             f"{verdict.arm} {verdict.served.mean:,.0f}"
