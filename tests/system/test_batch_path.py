@@ -128,7 +128,8 @@ def test_a_batch_of_errors_only_has_no_output_file(stack: Stack) -> None:
 def test_cancel_keeps_what_is_done(stack: Stack) -> None:
     """design.md §8.6: what is committed stays, once; the rest says batch_cancelled."""
     client = stack.client()
-    lines = shared_document_lines(400, documents=4, document_tokens=200, max_tokens=64)
+    # More than any machine gets done between two looks at the batch.
+    lines = shared_document_lines(3000, documents=4, document_tokens=200, max_tokens=64)
     batch = submit(client, as_jsonl(lines))
 
     def some_done() -> bool:
@@ -141,7 +142,7 @@ def test_cancel_keeps_what_is_done(stack: Stack) -> None:
     assert ended.status == "cancelled"
     found = results(client, ended)
     assert_each_line_once(found, lines)
-    assert 0 < len(found.output) < 400
+    assert 0 < len(found.output) < len(lines)
     assert {item["error"]["code"] for item in found.errors} == {"batch_cancelled"}
     assert {item["response"] for item in found.errors} == {None}
 
