@@ -71,7 +71,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--compact",
         action="store_true",
-        help="every cell for Weir, fewer static arms and gateway cells, shorter windows: 40 min",
+        help="every cell for Weir, fewer static arms and gateway cells, shorter windows: 50 min",
     )
     parser.add_argument("--workloads", default="trace,pressure", help="of: trace, pressure")
     parser.add_argument("--cells", default="*", help="patterns, e.g. 'p99-tbt/*,all/50%%'")
@@ -84,7 +84,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--pace",
         type=_pace,
         help="stretch of the online arrivals, above 1 of the windows too; default: where online "
-        "traffic takes as much of this machine as of any",
+        "traffic takes about as much of this machine as of any",
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--model", type=Path, help="a model folder; default: made locally")
@@ -265,19 +265,24 @@ async def _execute(bench: Bench, runs: Sequence[Run], pace: float | None) -> Ben
         for workload in dict.fromkeys(run.workload for run in runs):
             own = [run for run in base if run.workload == workload]
             others = [run for run in rest if run.workload == workload]
-            await execute_all(bench, own[:2], _no_baseline)
-            share = -(-len(others) // max(1, len(own) - 2))
-            for number in range(max(1, len(own) - 2)):
-                part = others[number * share : (number + 1) * share]
-                await execute_all(bench, part, lambda name: read_baseline(bench, runs, name))
-                await execute_all(bench, own[2 + number : 3 + number], _no_baseline)
+            for group in interleaved(own, others):
+                await execute_all(bench, group, lambda name: read_baseline(bench, runs, name))
     finally:
         bench.agents.stop()
     return bench
 
 
-def _no_baseline(workload: str) -> Baseline:
-    raise ValueError(f"online-only of {workload} has no bounds of its own")
+def interleaved(base: Sequence[Run], others: Sequence[Run]) -> list[Sequence[Run]]:
+    """Groups in the order in which they run: two of ``base``, then a share of the others and one.
+
+    Every run is in one group, however few there are of either kind.
+    """
+    groups = [base[:2]]
+    parts = max(1, len(base) - 2)
+    share = -(-len(others) // parts)
+    for number in range(parts):
+        groups += [others[number * share : (number + 1) * share], base[2 + number : 3 + number]]
+    return [group for group in groups if group]
 
 
 def read_baseline(bench: Bench, runs: Sequence[Run], workload: str) -> Baseline:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.claims import Claim
+from benchmarks.colocation.__main__ import interleaved
 from benchmarks.colocation.arms import ONLINE_ONLY, WEIR, Run, all_arms, static_arms
 from benchmarks.colocation.bench import AgentZygote, Bench
 from benchmarks.colocation.bound import bound_of
@@ -242,6 +243,20 @@ def test_runs_of_another_pace_are_not_mixed_into_a_folder(tmp_path: Path) -> Non
     told = other_window(bench, [run])
     assert told is not None
     assert "at pace 0.50, this command 6.0 + 25.0 + 40.0 s at pace 1.00" in told
+
+
+@pytest.mark.parametrize(("repeats", "cells"), [(1, 3), (2, 3), (3, 20), (10, 20), (13, 1)])
+def test_online_only_runs_before_between_and_after_the_others(repeats: int, cells: int) -> None:
+    base = [Run(workload="trace", arm=ONLINE_ONLY, cell=None, repeat=n) for n in range(repeats)]
+    others = [Run(workload="trace", arm=WEIR, cell=c, repeat=0) for c in all_cells()[:cells]]
+    groups = interleaved(base, others)
+    order = [run for group in groups for run in group]
+    assert [run for run in order if run in base] == base
+    assert [run for run in order if run in others] == others
+    assert len(order) == repeats + cells
+    assert order[: min(repeats, 2)] == base[:2]
+    assert (order[-1] in base) == (repeats > 2)
+    assert all(len(group) <= -(-cells // max(1, repeats - 2)) for group in groups[1:])
 
 
 def claims_for(weir_served: float, weir_tbt_s: float) -> dict[str, Claim]:
