@@ -61,7 +61,7 @@ async def _arms(stage: Stage, *, fast: bool) -> tuple[list[ArmRow], BatchOutcome
         measured = await stock_arm(stage, server, name, order=OfflineOrder.SHUFFLED)
         rows.append(_row(name, measured, verdict(measured, wanted)))
     async with stock_server(stage, step_tokens=plan.STATIC_STEP_TOKENS) as server:
-        name = f"best static arm of the benchmark, {plan.STATIC_STEP_TOKENS} tokens a step"
+        name = f"stock vLLM, one static size, {plan.STATIC_STEP_TOKENS} tokens a step"
         measured = await stock_arm(stage, server, name, order=OfflineOrder.PREFIX)
         rows.append(_row(name, measured, verdict(measured, wanted)))
     measured, outcome = await weir_arm(stage, wanted)
