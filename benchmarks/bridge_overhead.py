@@ -1,17 +1,16 @@
 """What Weir's scheduler costs an engine that serves online requests only.
 
-Stock API servers, equal but for `--scheduler-cls`, loaded in turn over HTTP: repeats are
-interleaved, so that the machine's drift meets both, and there are some of each, since two engine
-processes of one kind differ by themselves. With many clients steps are long; with one the fixed
-cost of a step weighs most. `python -m benchmarks.bridge_overhead`
+One real engine in this process, whose model and worker run under vLLM's own scheduler and under
+Weir's in turns, a burst of requests each. Two engine processes of one kind differ from each other,
+and a shared machine from minute to minute, by more than the scheduler costs: here both meet both.
+What is timed is the engine core's own step (schedule, compute, process the outputs), nothing of
+HTTP. With one client the fixed cost of a step weighs most. `python -m benchmarks.bridge_overhead`
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import dataclasses
-import itertools
+import gc
 import os
 import random
 import shlex
@@ -19,143 +18,175 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
+from typing import Any, Final
 
+from benchmarks.awake import awake
 from benchmarks.claims import Claim, render, write_results
-from benchmarks.colocation.setup import MODEL, EngineSetup, stock_server
+from benchmarks.colocation.setup import BATCHED_TOKENS, BLOCK_TOKENS, BLOCKS, MODEL_LEN, SEQUENCES
 from weir_agent.sample_model import write_sample_model
-from weir_agent.vllm_bridge import SCHEDULER_CLS
-from weir_cli.loadlab.feeders import Target, send
-from weir_cli.loadlab.processes import (
-    Server,
-    ServerSpec,
-    available_cores,
-    end_in_order_on_sigterm,
-    free_port,
-    start_server,
-)
-from weir_cli.loadlab.records import RequestRecord, latency_stats, token_gaps_s
-from weir_cli.loadlab.workload import pseudo_text
+from weir_cli.loadlab.processes import available_cores
 
-PROMPT_TOKENS = 200
+PROMPT_TOKENS: Final = 200
+ENVIRONMENT: Final = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Load:
-    """A closed loop: so many clients answer so many requests of so many output tokens."""
+    """So many requests at once, each of so many output tokens; ``pairs`` bursts of each kind."""
 
     clients: int
-    requests: int
     output_tokens: int
+    pairs: int
 
 
-FULL = Load(clients=16, requests=48, output_tokens=48)
-ALONE = Load(clients=1, requests=6, output_tokens=96)
-LOADS = {"": FULL, "one-client-": ALONE}
+FULL = Load(clients=16, output_tokens=96, pairs=24)
+ALONE = Load(clients=1, output_tokens=96, pairs=96)
+LOADS: Final = {"": FULL, "one-client-": ALONE}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Burst:
-    """One closed-loop burst: output tokens a second and mean token gap."""
+    """Seconds of the engine core a token, and of its steps in which every request decodes."""
 
-    tokens_per_s: float
+    token_s: float
     tbt_s: float
 
 
-async def burst(server: Server, load: Load, source: random.Random) -> Burst:
-    """Fresh prompts by the load's clients.
+class Engine:
+    """A vLLM engine whose scheduler is changed between two bursts."""
 
-    Raises:
-        RuntimeError: a request failed.
-    """
-    target = Target(host=server.host, port=server.port, model=MODEL, extra={"ignore_eos": True})
-    prompts = [pseudo_text(source, PROMPT_TOKENS) for _ in range(load.requests)]
-    records: list[RequestRecord] = []
+    def __init__(self, model: Path) -> None:
+        os.environ.update(ENVIRONMENT)
+        from vllm.engine.arg_utils import EngineArgs
+        from vllm.v1.core.sched.scheduler import Scheduler
+        from vllm.v1.engine.llm_engine import LLMEngine
 
-    async def client() -> None:
-        while prompts:
-            prompt = prompts.pop()
-            due_s = time.monotonic()
-            records.append(await send(target, "r", prompt, load.output_tokens, due_s=due_s))
+        from weir_agent.vllm_bridge.scheduler import make_scheduler
 
-    started_s = time.monotonic()
-    async with asyncio.TaskGroup() as group:
+        self._engine: Any = LLMEngine.from_engine_args(
+            EngineArgs(
+                model=str(model),
+                enforce_eager=True,
+                num_gpu_blocks_override=BLOCKS,
+                block_size=BLOCK_TOKENS,
+                max_num_seqs=SEQUENCES,
+                max_num_batched_tokens=BATCHED_TOKENS,
+                max_model_len=MODEL_LEN,
+                scheduling_policy="priority",
+                disable_log_stats=False,
+            )
+        )
+        self._core: Any = self._engine.engine_core.engine_core
+        self._step = self._core.step_fn
+        self._core.step_fn = self._timed_step
+        self._steps_s: list[float] = []
+        own = self._core.scheduler
+        arguments = {
+            "vllm_config": own.vllm_config,
+            "kv_cache_config": own.kv_cache_config,
+            "structured_output_manager": self._core.structured_output_manager,
+            "block_size": own.block_size,
+            "hash_block_size": own.hash_block_size,
+            "log_stats": True,
+        }
+        self.stock = Scheduler(**arguments)
+        self.weir = make_scheduler(**arguments)
+        self._sent = 0
+        gc.collect()
+        gc.freeze()  # as an engine process does once it has started
+
+    def burst(self, scheduler: object, load: Load, source: random.Random) -> Burst:
+        """Fresh prompts, all at once, under a scheduler."""
+        from vllm import SamplingParams
+
+        self._core.scheduler = scheduler
+        params = SamplingParams(temperature=0, max_tokens=load.output_tokens, ignore_eos=True)
         for _ in range(load.clients):
-            group.create_task(client())
-    failed = [record.error for record in records if record.error]
-    if failed:
-        raise RuntimeError(f"{len(failed)} requests failed: {failed[0]}")
-    took_s = time.monotonic() - started_s
-    gaps = latency_stats(gap for record in records for gap in token_gaps_s(record))
-    return Burst(tokens_per_s=load.requests * load.output_tokens / took_s, tbt_s=gaps.mean_s)
+            self._sent += 1
+            prompt = [source.randrange(97, 123) for _ in range(PROMPT_TOKENS)]
+            self._engine.add_request(str(self._sent), {"prompt_token_ids": prompt}, params)
+        self._steps_s.clear()
+        while self._engine.has_unfinished_requests():
+            self._engine.step()
+        burst = burst_of(self._steps_s, load)
+        while self._core.scheduler.has_requests():  # the worker hears of those that ended
+            self._core.step_fn()
+        return burst
+
+    def close(self) -> None:
+        """Stop."""
+        self._engine.engine_core.shutdown()
+
+    def _timed_step(self) -> Any:  # noqa: ANN401 - vLLM is not typed
+        started_s = time.perf_counter()
+        result = self._step()
+        self._steps_s.append(time.perf_counter() - started_s)
+        return result
+
+
+def burst_of(steps_s: Sequence[float], load: Load) -> Burst:
+    """From all steps of a burst, in order. The last in which each request still decodes are taken.
+
+    Prompts may take several steps, so that some requests end before the others.
+    """
+    tokens = load.clients * load.output_tokens
+    prefill_steps = -(-load.clients * PROMPT_TOKENS // BATCHED_TOKENS)
+    decodes_s = steps_s[prefill_steps : load.output_tokens]
+    return Burst(token_s=sum(steps_s) / tokens, tbt_s=sum(decodes_s) / len(decodes_s))
 
 
 Pairs = list[tuple[Burst, Burst]]
 
 
-async def compare(model: Path, folder: Path, *, repeats: int, servers: int) -> dict[str, Pairs]:
-    """Pairs of bursts by load, stock and Weir, in alternating order; the first of each warms up.
-
-    ``servers`` of each kind; those that were started one after the other are a pair.
-    """
-    cores = available_cores()
-    started: list[Server] = []
-    try:
-        for number in range(servers):
-            for spec in _stock_and_weir(model):
-                log = folder / f"{number}-{spec.port}.log"
-                started.append(await start_server(spec, log))
-        for server in started:
-            server.pin(cores)
-        os.sched_setaffinity(0, {cores.client})
-        couples = list(zip(started[::2], started[1::2], strict=True))
-        measured: dict[str, Pairs] = {name: [] for name in LOADS}
-        for repeat, (name, load) in itertools.product(range(repeats + 1), LOADS.items()):
-            pairs = [await _pair(couple, load, repeat) for couple in couples]
-            if repeat:
-                measured[name] += pairs
-        return measured
-    finally:
-        for server in started:
-            await server.stop()
+def compare(engine: Engine, loads: Mapping[str, Load]) -> dict[str, Pairs]:
+    """Pairs of bursts by load, stock and Weir, in alternating order; the first of each warms up."""
+    measured: dict[str, Pairs] = {}
+    for name, load in loads.items():
+        measured[name] = [_pair(engine, load, number) for number in range(load.pairs + 1)][1:]
+    return measured
 
 
-def _stock_and_weir(model: Path) -> tuple[ServerSpec, ServerSpec]:
-    stock, equal = (stock_server(model, EngineSetup(), free_port()) for _ in range(2))
-    command = [*equal.command, "--scheduler-cls", SCHEDULER_CLS]
-    return stock, dataclasses.replace(equal, command=command)
-
-
-async def _pair(couple: tuple[Server, Server], load: Load, repeat: int) -> tuple[Burst, Burst]:
+def _pair(engine: Engine, load: Load, number: int) -> tuple[Burst, Burst]:
+    schedulers = (engine.stock, engine.weir)
     bursts = {}
-    for index in (0, 1) if repeat % 2 else (1, 0):
-        bursts[index] = await burst(couple[index], load, random.Random(repeat))  # noqa: S311
+    for index in (0, 1) if number % 2 else (1, 0):
+        source = random.Random(f"{number} {index}")  # noqa: S311 - load, not secrets
+        bursts[index] = engine.burst(schedulers[index], load, source)
     return bursts[0], bursts[1]
 
 
-def claims_of(measured: Mapping[str, Sequence[tuple[Burst, Burst]]]) -> list[Claim]:
-    """Overhead in percent, the median over pairs, by load."""
-    return [claim for name in LOADS for claim in _claims(name, LOADS[name], measured[name])]
+def claims_of(measured: Mapping[str, Pairs], loads: Mapping[str, Load]) -> list[Claim]:
+    """Overhead in percent, by load: the median over pairs, with their quartiles."""
+    return [claim for name, load in loads.items() for claim in _claims(name, load, measured[name])]
 
 
-def _claims(prefix: str, load: Load, pairs: Sequence[tuple[Burst, Burst]]) -> list[Claim]:
-    rates = sorted(100 * (stock.tokens_per_s / weir.tokens_per_s - 1) for stock, weir in pairs)
-    gaps = sorted(100 * (weir.tbt_s / stock.tbt_s - 1) for stock, weir in pairs)
+def _claims(prefix: str, load: Load, pairs: Pairs) -> list[Claim]:
+    tokens = [100 * (weir.token_s / stock.token_s - 1) for stock, weir in pairs]
+    gaps = [100 * (weir.tbt_s / stock.tbt_s - 1) for stock, weir in pairs]
     return [
         Claim(
             id=f"bridge/{prefix}{name}",
             what=f"{what} added by Weir's scheduler to an online-only engine, {load.clients} "
-            f"client{'s' * (load.clients > 1)}",
+            f"client{'s' * (load.clients > 1)} (spread: quartiles of {len(pairs)} pairs)",
             unit="%",
             value=median(values),
-            low=values[0],
-            high=values[-1],
+            low=quantiles(values, n=4)[0],
+            high=quantiles(values, n=4)[2],
             target="<= 3",
         )
         for name, what, values in (
-            ("time-per-token", "time per output token", rates),
+            ("time-per-token", "time per output token", tokens),
             ("mean-tbt", "mean TBT", gaps),
         )
     ]
@@ -164,17 +195,25 @@ def _claims(prefix: str, load: Load, pairs: Sequence[tuple[Burst, Burst]]) -> li
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures and writes `results/bridge_overhead.json`."""
     parser = argparse.ArgumentParser(description="cost of Weir's scheduler in an online-only vLLM")
-    parser.add_argument("--repeats", type=int, default=6)
-    parser.add_argument("--servers", type=int, default=4, help="engines of each kind")
+    parser.add_argument("--pairs", type=int, help="pairs of bursts; default: by load")
+    parser.add_argument("--keep-awake", action="store_true", help="no core halts while idle")
     given = parser.parse_args(arguments)
-    end_in_order_on_sigterm()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        write_sample_model(folder / "model")
-        measured = asyncio.run(
-            compare(folder / "model", folder, repeats=given.repeats, servers=given.servers)
-        )
-    claims = claims_of(measured)
+    if given.pairs is not None and given.pairs < 2:
+        parser.error("--pairs must be 2 or more")
+    loads = {
+        name: load if given.pairs is None else replace(load, pairs=given.pairs)
+        for name, load in LOADS.items()
+    }
+    cores = available_cores()
+    os.sched_setaffinity(0, {cores.engine})
+    with tempfile.TemporaryDirectory() as name, awake(cores.both if given.keep_awake else ()):
+        write_sample_model(Path(name))
+        engine = Engine(Path(name))
+        try:
+            measured = compare(engine, loads)
+        finally:
+            engine.close()
+    claims = claims_of(measured, loads)
     command = shlex.join(
         ["python", "-m", "benchmarks.bridge_overhead", *(arguments or sys.argv[1:])]
     )
@@ -182,14 +221,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "bridge_overhead",
         claims,
         command=command,
-        seeds=list(range(1, given.repeats + 1)),
+        seeds=[],
         more={
             "pairs": {
                 str(load.clients): [
-                    {"stock": dataclasses.asdict(stock), "weir": dataclasses.asdict(weir)}
-                    for stock, weir in measured[name]
+                    {"stock": asdict(stock), "weir": asdict(weir)} for stock, weir in measured[name]
                 ]
-                for name, load in LOADS.items()
+                for name, load in loads.items()
             }
         },
     )

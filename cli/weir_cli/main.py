@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -86,4 +87,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run() -> None:
     """Entry point of the installed command."""
+    if sys.argv[1:2] == ["serve"]:
+        # Components take seconds to import, and process 1 of a container gets no signal that it has
+        # no handler for: its pod would be waited for in vain. There is nothing to end in order yet.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda number, _frame: os._exit(128 + number))
     sys.exit(main())

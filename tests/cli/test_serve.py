@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import builtins
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from annotated_types import Le
 from pydantic_settings import BaseSettings
 
+from tests.support.waiting import eventually
 from weir_agent.settings import AgentSettings
 from weir_cli.errors import ExitStatus
 from weir_cli.main import main
@@ -77,3 +83,28 @@ def test_a_missing_extra_is_named(
     captured = capsys.readouterr().err
     assert "fastapi is not installed" in captured
     assert "pip install 'weir[controlplane]'" in captured
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("component", ["controlplane", "operator"])
+def test_process_1_of_a_container_ends_while_it_imports(tmp_path: Path, component: str) -> None:
+    """The kernel keeps signals from process 1 of a PID namespace that it has no handler for."""
+    reached = tmp_path / "reached"
+    slow = f"import pathlib, time\npathlib.Path({str(reached)!r}).touch()\ntime.sleep(600)\n"
+    for name in ("uvicorn", "kopf"):  # imported by the one and the other
+        (tmp_path / f"{name}.py").write_text(slow)
+    paths = [str(tmp_path), *filter(None, sys.path)]
+    user = [] if os.geteuid() == 0 else ["--map-root-user"]
+    process = subprocess.Popen(
+        ["unshare", *user, "--pid", "--fork", "--kill-child"]
+        + [sys.executable, "-m", "weir_cli", "serve", component],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+    )
+    try:
+        assert eventually(reached.exists)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+        os.kill(int(children), signal.SIGTERM)
+        assert process.wait(60) == 128 + signal.SIGTERM
+    finally:
+        process.kill()
+        process.wait()
