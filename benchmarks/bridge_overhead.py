@@ -68,11 +68,12 @@ class Engine:
 
     def __init__(self, model: Path) -> None:
         os.environ.update(ENVIRONMENT)
-        from vllm.engine.arg_utils import EngineArgs
-        from vllm.v1.core.sched.scheduler import Scheduler
-        from vllm.v1.engine.llm_engine import LLMEngine
+        # vLLM reads its environment as it is imported.
+        from vllm.engine.arg_utils import EngineArgs  # noqa: PLC0415
+        from vllm.v1.core.sched.scheduler import Scheduler  # noqa: PLC0415
+        from vllm.v1.engine.llm_engine import LLMEngine  # noqa: PLC0415
 
-        from weir_agent.vllm_bridge.scheduler import make_scheduler
+        from weir_agent.vllm_bridge.scheduler import make_scheduler  # noqa: PLC0415
 
         self._engine: Any = LLMEngine.from_engine_args(
             EngineArgs(
@@ -108,7 +109,7 @@ class Engine:
 
     def burst(self, scheduler: object, load: Load, source: random.Random) -> Burst:
         """Fresh prompts, all at once, under a scheduler."""
-        from vllm import SamplingParams
+        from vllm import SamplingParams  # noqa: PLC0415
 
         self._core.scheduler = scheduler
         params = SamplingParams(temperature=0, max_tokens=load.output_tokens, ignore_eos=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.bridge_overhead import BATCHED_TOKENS, PROMPT_TOKENS, Burst, Load, burst_of, claims_of
+from benchmarks.bridge_overhead import PROMPT_TOKENS, Burst, Load, burst_of, claims_of
+from benchmarks.colocation.setup import BATCHED_TOKENS
 
 
 def test_decoders_are_timed_without_prompts_and_without_steps_that_some_have_left() -> None:

@@ -95,10 +95,14 @@ def test_process_1_of_a_container_ends_while_it_imports(tmp_path: Path, componen
         (tmp_path / f"{name}.py").write_text(slow)
     paths = [str(tmp_path), *filter(None, sys.path)]
     user = [] if os.geteuid() == 0 else ["--map-root-user"]
+    command = [sys.executable, "-m", "weir_cli", "serve", component]
     process = subprocess.Popen(
-        ["unshare", *user, "--pid", "--fork", "--kill-child"]
-        + [sys.executable, "-m", "weir_cli", "serve", component],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        ["unshare", *user, "--pid", "--fork", "--kill-child", *command],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(paths),
+            "WEIR_OPERATOR_CONTROL_PLANE_URL": "http://127.0.0.1:1",
+        },
     )
     try:
         assert eventually(reached.exists)
