@@ -25,20 +25,18 @@ from typing import Any, Final
 
 from benchmarks.awake import awake
 from benchmarks.claims import Claim, render, write_results
-from benchmarks.colocation.setup import BATCHED_TOKENS, BLOCK_TOKENS, BLOCKS, MODEL_LEN, SEQUENCES
+from benchmarks.colocation.setup import (
+    BATCHED_TOKENS,
+    BLOCK_TOKENS,
+    BLOCKS,
+    MODEL_LEN,
+    SEQUENCES,
+    environment,
+)
 from weir_agent.sample_model import write_sample_model
 from weir_cli.loadlab.processes import available_cores
 
 PROMPT_TOKENS: Final = 200
-ENVIRONMENT: Final = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_NO_USAGE_STATS": "1",
-    "OMP_NUM_THREADS": "1",
-    "HF_HUB_OFFLINE": "1",
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,10 +65,10 @@ class Engine:
     """A vLLM engine whose scheduler is changed between two bursts."""
 
     def __init__(self, model: Path) -> None:
-        os.environ.update(ENVIRONMENT)
+        # The servers' environment, but for cores: this process has chosen its own.
+        os.environ.update(environment() | {"VLLM_CPU_OMP_THREADS_BIND": "nobind"})
         # vLLM reads its environment as it is imported.
         from vllm.engine.arg_utils import EngineArgs  # noqa: PLC0415
-        from vllm.v1.core.sched.scheduler import Scheduler  # noqa: PLC0415
         from vllm.v1.engine.llm_engine import LLMEngine  # noqa: PLC0415
 
         from weir_agent.vllm_bridge.scheduler import make_scheduler  # noqa: PLC0415
@@ -92,16 +90,15 @@ class Engine:
         self._step = self._core.step_fn
         self._core.step_fn = self._timed_step
         self._steps_s: list[float] = []
-        own = self._core.scheduler
+        self.stock: Any = self._core.scheduler
         arguments = {
-            "vllm_config": own.vllm_config,
-            "kv_cache_config": own.kv_cache_config,
+            "vllm_config": self.stock.vllm_config,
+            "kv_cache_config": self.stock.kv_cache_config,
             "structured_output_manager": self._core.structured_output_manager,
-            "block_size": own.block_size,
-            "hash_block_size": own.hash_block_size,
+            "block_size": self.stock.block_size,
+            "hash_block_size": self.stock.hash_block_size,
             "log_stats": True,
         }
-        self.stock = Scheduler(**arguments)
         self.weir = make_scheduler(**arguments)
         self._sent = 0
         gc.collect()

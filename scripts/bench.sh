@@ -8,9 +8,10 @@ run() {
     printf '\n== %s\n' "$*"
     .venv/bin/python -m "benchmarks.$@"
 }
-for name in plan_latency bridge_overhead ingest sync operator faults latency_model weir_parts; do
+for name in plan_latency ingest sync operator faults latency_model weir_parts; do
     run "$name"
 done
+run bridge_overhead --keep-awake
 run sim_speed --seconds 400 --seeds 3
 if [[ -n ${DATA:-} ]]; then
     run tree --data "$DATA"
