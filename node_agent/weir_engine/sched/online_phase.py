@@ -10,8 +10,8 @@ from weir_engine.latency.features import StepShape
 from weir_engine.latency.models import LatencyModel
 from weir_engine.request import Request
 from weir_engine.sched.account import OnlineLoad
+from weir_engine.sched.bookkeeping import Bookkeeping
 from weir_engine.sched.both_ends import BothEnds
-from weir_engine.sched.budget import StepBudget
 from weir_engine.sched.draft import StepDraft
 from weir_engine.sched.fewest_late import FewestLate
 from weir_engine.sched.order import OnlineOrder
@@ -44,7 +44,7 @@ class OnlinePhase:
         state: SchedulerState,
         *,
         model: LatencyModel,
-        budget: StepBudget,
+        books: Bookkeeping,
         order: OnlineOrder,
         pace: Pace | None,
         ends: BothEnds,
@@ -61,7 +61,7 @@ class OnlinePhase:
         """
         self._state = state
         self._model = model
-        self._budget = budget
+        self._books = books
         self._order = order
         self._pace = pace
         self._ends = ends
@@ -81,6 +81,8 @@ class OnlinePhase:
                 decoding.append(request)
             else:
                 prefilling.append(request)
+        if prefilling or not self._state.only_online_runs:
+            self._books.settle()  # the model is asked first, and must not learn amid a plan
         self._decodes(draft, decoding)
         load = self._load(draft, decoding, prefilling, now_s, busy_s)
         if prefilling or self._state.waiting_online:
@@ -107,7 +109,7 @@ class OnlinePhase:
             computed = request.computed_tokens + done.get(request.id, 0)
             if computed < request.known_tokens:
                 queue.append((request.known_tokens - computed, computed))
-        rest_s = self._queue_s(draft, queue, self._budget.prefill_limit(load)) if queue else 0.0
+        rest_s = self._queue_s(draft, queue, self._books.prefill_limit(load)) if queue else 0.0
         return _Prompts(
             prompts_s=base_s + rest_s,
             prompts_delay_s=max((r.offline_delay_s for r in prompts), default=0.0),
@@ -220,7 +222,7 @@ class OnlinePhase:
         self, draft: StepDraft, prefilling: list[Request], load: OnlineLoad
     ) -> float:
         """Longest step that prefill may fill, asked again with what chunks of that length take."""
-        limit_s = self._budget.prefill_limit(load)
+        limit_s = self._books.prefill_limit(load)
         if limit_s == inf:
             return inf
         queue = [
@@ -228,7 +230,7 @@ class OnlinePhase:
             for request in (*prefilling, *self._waiting(draft))
         ]
         chunked_s = self._queue_s(draft, queue, limit_s)
-        return self._budget.prefill_limit(load._replace(prompts_s=chunked_s))
+        return self._books.prefill_limit(load._replace(prompts_s=chunked_s))
 
     def _queue_s(self, draft: StepDraft, queue: list[tuple[int, int]], limit_s: float) -> float:
         return queue_s(

@@ -47,7 +47,7 @@ class TbtOverAlone(MeanTbtAccount):
         self._tokens = min(self._tokens + 1, _TOKENS)
         self._alone_s += (max(tbt_s - offline_delay_s, 0.0) - self._alone_s) / self._tokens
         if self._alone_s > 0:
-            self.set_objective(_slo(Metric.TBT, self._alone_s, self._share))
+            self.set_objective((1 + self._share) * self._alone_s, self._alone_s)
             super().on_token(tbt_s, offline_delay_s)
 
 
@@ -90,7 +90,7 @@ class TtftOverAlone(MeanTtftAccount):
     def _set_alone(self, alone_s: float) -> None:
         self._alone_s = alone_s
         if alone_s > 0:
-            self.set_objective(_slo(Metric.TTFT, alone_s, self._share))
+            self.set_objective((1 + self._share) * alone_s, alone_s)
 
     @override
     def _forget(self) -> None:

@@ -16,6 +16,7 @@ from weir_engine.latency.features import StepShape
 from weir_engine.latency.models import LatencyModel
 from weir_engine.request import Request
 from weir_engine.sched.account import OnlineLoad, StepLimit
+from weir_engine.sched.bookkeeping import Bookkeeping
 from weir_engine.sched.both_ends import BothEnds
 from weir_engine.sched.budget import SloBudget, StepBudget
 from weir_engine.sched.cpu_overflow import NO_PIGGYBACK, CpuOverflow
@@ -68,6 +69,7 @@ class Scheduler:
         self._overflow = None if seats.lane is None else CpuOverflow(self._state, seats.lane, model)
         self._model = model
         self._budget = budget
+        self._books = books = Bookkeeping(budget, model)
         self._pace = pace = Pace.of(slos, from_arrival=_from_arrival(budget))
         self._packing = None if seats.packing is None else seats.packing(self._state)
         packing: object = self._packing
@@ -78,7 +80,7 @@ class Scheduler:
         self._online = OnlinePhase(
             self._state,
             model=model,
-            budget=budget,
+            books=books,
             order=seats.order,
             pace=pace,
             ends=ends,
@@ -101,7 +103,7 @@ class Scheduler:
             prefill_first=seats.prefill_first,
             gathering=seats.gathering,
         )
-        self._settlement = Settlement(self._state, model=model, budget=budget, pace=pace)
+        self._settlement = Settlement(self._state, model=model, books=books, pace=pace)
 
     @property
     def state(self) -> SchedulerState:
@@ -115,7 +117,8 @@ class Scheduler:
 
     @property
     def model(self) -> LatencyModel:
-        """The latency model it learns."""
+        """The latency model it learns, with all that it was told."""
+        self._books.settle()
         return self._model
 
     @property
@@ -125,6 +128,7 @@ class Scheduler:
 
     def set_policy(self, policy: Policy) -> None:
         """Replace the policy; it binds the next plan."""
+        self._books.settle()
         self._state.policy = policy
         if isinstance(self._budget, SloBudget):
             self._budget.set_client_delay(dict(policy.client_delay_s))
@@ -176,8 +180,9 @@ class Scheduler:
             return self._finish(draft, OnlineLoad(now_s=now_s), packed.limit, packed.online_shape)
         load = self._online.fill(draft, now_s, self._settlement.busy_s(now_s))
         online_shape = draft.shape
-        limit = self._step_limit(load, policy)
-        if not (policy.offline_seq_slots and policy.offline_kv_blocks):
+        only_online = state.only_online_runs
+        limit = self._step_limit(load, policy, only_online=only_online)
+        if only_online or not (policy.offline_seq_slots and policy.offline_kv_blocks):
             return self._finish(draft, load, limit, online_shape)
         if self._overflow is None:
             self._offline.fill(draft, policy, load, limit.seconds)
@@ -248,8 +253,9 @@ class Scheduler:
         """Sums and levels as plain types; fixed size."""
         return self._state.telemetry()
 
-    def _step_limit(self, load: OnlineLoad, policy: Policy) -> StepLimit:
-        limit = self._budget.step_limit(load)
+    def _step_limit(self, load: OnlineLoad, policy: Policy, *, only_online: bool) -> StepLimit:
+        books = self._books
+        limit = books.without_offline(load) if only_online else books.step_limit(load)
         if policy.step_budget_s is not None and policy.step_budget_s < limit.seconds:
             return StepLimit(seconds=policy.step_budget_s, reason="policy")
         return limit

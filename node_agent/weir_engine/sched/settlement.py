@@ -1,12 +1,12 @@
-"""After a step: what it took, who paid for it, and what the accounts and the model learn."""
+"""After a step: what it took, who paid for it, and what there is to tell accounts and model."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from weir_engine.latency.features import EMPTY_SHAPE
 from weir_engine.latency.models import LatencyModel
 from weir_engine.request import Request
-from weir_engine.sched.account import Account, StepTimes
-from weir_engine.sched.budget import StepBudget
+from weir_engine.sched.account import StepTimes
+from weir_engine.sched.bookkeeping import Bookkeeping
 from weir_engine.sched.pace import Pace
 from weir_engine.sched.plan import StepOutcome, StepPlan
 from weir_engine.sched.state import SchedulerState
@@ -14,7 +14,7 @@ from weir_engine.sched.transitions import count_on_cpu
 
 
 class Settlement:
-    """Charges each step's time to offline and online work, and tells the budget's accounts.
+    """Charges each step's time to offline and online work, and has it booked.
 
     ``pace`` is the tightest objective on TPOT (None without any). All times are seconds.
     """
@@ -24,12 +24,12 @@ class Settlement:
         state: SchedulerState,
         *,
         model: LatencyModel,
-        budget: StepBudget,
+        books: Bookkeeping,
         pace: Pace | None,
     ) -> None:
         self._state = state
         self._model = model
-        self._budget = budget
+        self._books = books
         self._pace = pace
         self._last_start_s = 0.0
         self._last_end_s = 0.0
@@ -76,20 +76,20 @@ class Settlement:
         self._last_offline_s = offline_s
         counters.steps += 1
         counters.offline_steps += offline
-        if outcome.timed:
-            self._model.update(plan.shape, duration_s - plan.piggyback_s)
         if offline:
             self._charge_waiting(offline_s)
-        times = StepTimes(
-            ended_s=outcome.ended_s, duration_s=duration_s, base_s=base_s, offline=offline
+        self._books.step(
+            plan.shape,
+            duration_s - plan.piggyback_s if outcome.timed else None,
+            StepTimes(
+                ended_s=outcome.ended_s, duration_s=duration_s, base_s=base_s, offline=offline
+            ),
+            later=self._state.only_online_runs and next(self._prompts(), None) is None,
         )
-        for account in self._budget.accounts:
-            account.on_step(times)
 
     def tokens(self, outcome: StepOutcome) -> None:
         """The step's tokens: to their requests, and their latencies to the accounts."""
         requests, on_cpu, ended_s = self._state.requests, self._state.on_cpu, outcome.ended_s
-        accounts = self._budget.accounts
         online_tokens = 0
         for request_id, tokens in outcome.tokens.items():
             request = requests.get(request_id)
@@ -100,25 +100,19 @@ class Settlement:
             request.delivered_tokens += tokens
             if request.is_online:
                 online_tokens += tokens
-                self._online_token(request, accounts, ended_s)
+                self._online_token(request, ended_s)
             if request.first_token_s is None:
                 request.first_token_s = ended_s
             request.last_token_s = ended_s
         self._state.counters.online_tokens += online_tokens
 
-    def _online_token(self, request: Request, accounts: Sequence[Account], now_s: float) -> None:
+    def _online_token(self, request: Request, now_s: float) -> None:
+        late_s = None if self._pace is None else self._pace.late_s(request, now_s)
         if request.first_token_s is None:
-            for account in accounts:
-                account.on_first_token(now_s - request.arrival_s, request.offline_delay_s)
+            ttft_s = now_s - request.arrival_s
+            self._books.first_token(ttft_s, request.offline_delay_s, late_s)
         elif request.last_token_s is not None:
-            for account in accounts:
-                account.on_token(now_s - request.last_token_s, self._last_offline_s)
-        if self._pace is None:
-            return
-        late_s = self._pace.late_s(request, now_s)
-        if late_s is not None:
-            for account in accounts:
-                account.on_lateness(late_s)
+            self._books.token(now_s - request.last_token_s, self._last_offline_s, late_s)
 
     def _base_s(self, plan: StepPlan, duration_s: float) -> float:
         if plan.online_shape == EMPTY_SHAPE or plan.predicted_s <= 0:

@@ -67,6 +67,11 @@ class SchedulerState:
         self.inflight = InflightPrefixes(self.shape.block_size_tokens)
 
     @property
+    def only_online_runs(self) -> bool:
+        """True while requests are there, all of them online ones that run."""
+        return bool(self.requests) and len(self.requests) == len(self.running_online)
+
+    @property
     def offline_waiting(self) -> int:
         """Offline requests known to the engine that do not run."""
         return len(self.resuming) + len(self.pool)

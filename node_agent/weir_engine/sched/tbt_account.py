@@ -165,20 +165,20 @@ class MeanTbtAccount(QuietAccount):
         self._caused = SlackBank()
         self._spending_decoders = 0
         self._saved_tokens = _SAVED_TOKENS
-        self.set_objective(slo)
+        self.set_objective(slo.threshold_s, slo.reference_s)
 
-    def set_objective(self, slo: Slo) -> None:
-        """Replaces the objective; the banks keep their levels."""
-        self._threshold_s = slo.threshold_s
-        self._tolerance_s = slo.tolerance_s
+    def set_objective(self, threshold_s: float, reference_s: float | None) -> None:
+        """Replaces the objective, whose parts are as in ``Slo``; the banks keep their levels."""
+        self._threshold_s = threshold_s
+        self._tolerance_s = None if reference_s is None else max(0.0, threshold_s - reference_s)
         self._kept_s = 0.0
-        if slo.tolerance_s is not None:
-            kept_s = max(_KEPT_OF_TOLERANCE * slo.tolerance_s, _KEPT_OF_THRESHOLD * slo.threshold_s)
-            self._kept_s = min(kept_s, slo.tolerance_s)
-        self._saving_s = slo.tolerance_s or _FIRST_TOLERANCE * slo.threshold_s
+        if self._tolerance_s is not None:
+            kept_s = max(_KEPT_OF_TOLERANCE * self._tolerance_s, _KEPT_OF_THRESHOLD * threshold_s)
+            self._kept_s = min(kept_s, self._tolerance_s)
+        self._saving_s = self._tolerance_s or _FIRST_TOLERANCE * threshold_s
         for bank in (self._measured, self._caused):
             bank.most_s = self._saved_tokens * self._saving_s
-            bank.debt_s = _OWED_TOKENS * slo.threshold_s
+            bank.debt_s = _OWED_TOKENS * threshold_s
 
     @property
     def bank_s(self) -> float:

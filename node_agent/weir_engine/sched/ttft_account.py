@@ -77,7 +77,7 @@ class MeanTtftAccount(QuietAccount):
     def __init__(self, slo: Slo) -> None:
         self._delay_s = 0.0
         self._bank = SlackBank()
-        self.set_objective(slo)
+        self.set_objective(slo.threshold_s, slo.reference_s)
         self._seen = 0
         self._prior = _FIRST_REQUESTS if slo.reference_s is None else _REFERENCE_REQUESTS
         self._first_alone_s = slo.reference_s or (1 - _FIRST_TOLERANCE) * slo.threshold_s
@@ -87,11 +87,15 @@ class MeanTtftAccount(QuietAccount):
         self._quiet_since_s = 0.0
         self._least_wait_s = 0.0
 
-    def set_objective(self, slo: Slo) -> None:
-        """Replaces the objective; what was measured, and the bank's level, stay."""
-        self._threshold_s = slo.threshold_s
-        self._reference_s = slo.reference_s
-        tolerance_s = slo.tolerance_s or _FIRST_TOLERANCE * slo.threshold_s
+    def set_objective(self, threshold_s: float, reference_s: float | None) -> None:
+        """Replaces the objective, whose parts are as in ``Slo``.
+
+        What was measured, and the bank's level, stay.
+        """
+        self._threshold_s = threshold_s
+        self._reference_s = reference_s
+        left_s = 0.0 if reference_s is None else threshold_s - reference_s
+        tolerance_s = left_s if left_s > 0 else _FIRST_TOLERANCE * threshold_s
         self._bank.most_s = _SAVED_REQUESTS * tolerance_s
         self._bank.debt_s = _OWED_REQUESTS * tolerance_s
 
