@@ -6,7 +6,6 @@ are the same. What is claimed of the runs is in ``blendserve_report``.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -116,7 +115,7 @@ class AskedAgain:
     def plan(self, now_s: float) -> StepPlan:
         """The scheduler's plan."""
         plan = self._scheduler.plan(now_s)
-        return replace(plan, idle_s=0.0) if plan.preempt and not plan.work else plan
+        return plan._replace(idle_s=0.0) if plan.preempt and not plan.work else plan
 
 
 def _weir(arm: Arm, factor: int, shape: EngineShape, kv: KvManager, pool: OfflineOrder) -> Planner:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -32,7 +31,7 @@ class Meddler:
         self._plans += 1
         if self._plans % 3 or not plan.work:
             return plan
-        return replace(plan, work=tuple(self._spoil(work) for work in plan.work))
+        return plan._replace(work=tuple(self._spoil(work) for work in plan.work))
 
     def _spoil(self, work: Work) -> Work:
         too_many = self._mistake == "tokens"

@@ -7,7 +7,6 @@ to fill, is put off.
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from weir_agent.vllm_bridge.base import VllmScheduler
@@ -130,7 +129,7 @@ class Arrangement:
         if not put_off:
             return plan
         self.put_off += len(put_off)
-        return replace(plan, work=tuple(w for w in plan.work if w.request_id not in put_off))
+        return plan._replace(work=tuple(w for w in plan.work if w.request_id not in put_off))
 
     def _growth(self, work: Work) -> int:
         request_id: RequestId = work.request_id

@@ -5,7 +5,7 @@ Design §9: plan and act must be equal.
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from weir_engine.errors import InvariantError
@@ -97,4 +97,4 @@ def actual_plan(
         preempt.setdefault(request_id, Preemption(request_id=request_id, reason="engine"))
     if not work and not preempt:
         return None
-    return replace(plan, work=tuple(work), preempt=tuple(preempt.values()))
+    return plan._replace(work=tuple(work), preempt=tuple(preempt.values()))

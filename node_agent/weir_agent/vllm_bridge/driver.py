@@ -6,7 +6,6 @@ Called by the mixin around vLLM's own methods. It decides nothing: what cannot b
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any, Final
 
 import structlog
@@ -176,7 +175,7 @@ class StepDriver:
         left_out = [work for work in plan.work if not self._ready.takes(work)]
         if left_out:
             self._exact = False
-            plan = replace(plan, work=tuple(w for w in plan.work if w not in left_out))
+            plan = plan._replace(work=tuple(w for w in plan.work if w not in left_out))
         return plan if plan.work or plan.preempt else None
 
     def _diverged(

@@ -4,7 +4,8 @@ Every backend executes a ``StepPlan`` and answers with a ``StepOutcome``.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 from weir_engine.ids import RequestId
@@ -38,9 +39,8 @@ class Preemption:
     to_cpu: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepPlan:
-    """One step of the engine, decided.
+class StepPlan(NamedTuple):
+    """One step of the engine, decided. A tuple: every step makes one.
 
     ``work`` is in the order the engine must take it. Running requests that are not in it are held
     back this step (``held``). Blocks that hits of its admissions count on are kept once ``preempt``
@@ -59,11 +59,11 @@ class StepPlan:
 
     step: int
     now_s: float
+    shape: StepShape
+    online_shape: StepShape
     work: tuple[Work, ...] = ()
     preempt: tuple[Preemption, ...] = ()
     held: tuple[RequestId, ...] = ()
-    shape: StepShape
-    online_shape: StepShape
     predicted_s: float = 0.0
     limit_s: float | None = None
     limit_reason: str = ""
@@ -80,9 +80,8 @@ class StepPlan:
         return bool(self.work or self.piggyback)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepOutcome:
-    """What a step did.
+class StepOutcome(NamedTuple):
+    """What a step did. A tuple, too.
 
     ``tokens`` are the output tokens each request got (absent: none), ``finished`` the requests that
     ended with this step. ``started_s`` and ``ended_s`` are on the scheduler's clock; ``timed`` is
@@ -91,6 +90,6 @@ class StepOutcome:
 
     started_s: float
     ended_s: float
-    tokens: Mapping[RequestId, int] = field(default_factory=dict)
+    tokens: Mapping[RequestId, int] = MappingProxyType({})
     finished: frozenset[RequestId] = frozenset()
     timed: bool = True

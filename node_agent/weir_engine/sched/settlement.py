@@ -84,7 +84,7 @@ class Settlement:
             StepTimes(
                 ended_s=outcome.ended_s, duration_s=duration_s, base_s=base_s, offline=offline
             ),
-            later=self._state.only_online_runs and next(self._prompts(), None) is None,
+            later=self._only_decodes(),
         )
 
     def tokens(self, outcome: StepOutcome) -> None:
@@ -113,6 +113,11 @@ class Settlement:
             self._books.first_token(ttft_s, request.offline_delay_s, late_s)
         elif request.last_token_s is not None:
             self._books.token(now_s - request.last_token_s, self._last_offline_s, late_s)
+
+    def _only_decodes(self) -> bool:
+        """True while all that is there are online requests that have their first token."""
+        running = self._state.running_online.values()
+        return self._state.only_online_runs and None not in [r.first_token_s for r in running]
 
     def _base_s(self, plan: StepPlan, duration_s: float) -> float:
         if plan.online_shape == EMPTY_SHAPE or plan.predicted_s <= 0:

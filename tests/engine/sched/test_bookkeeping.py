@@ -137,7 +137,7 @@ class Noisy(MiniEngine):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.noise = random.Random(3)
+        self.noise = random.Random(3)  # noqa: S311 - a test's noise
 
     @override
     def _cost_s(self, plan: StepPlan) -> float:
@@ -151,7 +151,7 @@ class AsyncNoisy(Noisy, AsyncMiniEngine):
 
 def story(made: Noisy) -> list[StepPlan]:
     """Online requests come and go, offline ones in between; the plans with offline ones there."""
-    source = random.Random(7)
+    source = random.Random(7)  # noqa: S311 - a test's load
     for number in range(1_000):
         if source.random() < 0.05:
             name = f"on{number}"
