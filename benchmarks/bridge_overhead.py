@@ -48,8 +48,9 @@ class Load:
     pairs: int
 
 
-FULL = Load(clients=16, output_tokens=96, pairs=24)
-ALONE = Load(clients=1, output_tokens=96, pairs=96)
+# The machine changes within seconds: short bursts in turns, and many of them.
+FULL = Load(clients=16, output_tokens=48, pairs=64)
+ALONE = Load(clients=1, output_tokens=48, pairs=400)
 LOADS: Final = {"": FULL, "one-client-": ALONE}
 
 

@@ -174,7 +174,7 @@ class EngineHost:
             if not self.engine.has_unfinished_requests():
                 return
             weir = getattr(self.scheduler, "weir", None)
-            if weir is not None and weir.parked():
+            if weir is not None and weir.parking.parked:
                 time.sleep(0.001)  # vLLM's own loop waits until it is woken
             yield self.step()
         raise AssertionError(f"requests are left after {limit} steps")

@@ -60,14 +60,21 @@ class Arrangement:
             request = vllm.requests[request_id]
             skip_until = vllm.current_step + 2  # vLLM counts the step that begins now first
             request.next_decode_eligible_step = max(request.next_decode_eligible_step, skip_until)
-        if any(work.admitted for work in plan.work):
+        tokens: dict[str, int] = {}
+        admits = False
+        for work in plan.work:
+            tokens[work.request_id] = work.tokens
+            admits |= work.admitted
+        if admits:
             plan = self._admit(plan)
-        self.tokens = {work.request_id: work.tokens for work in plan.work}
+            tokens = {work.request_id: work.tokens for work in plan.work}
+        self.tokens = tokens
         return plan
 
     def release(self) -> None:
         """The step was scheduled: vLLM holds now what it needs."""
-        self._waiting.hide()
+        if self._waiting:
+            self._waiting.hide()
         if self._pins:
             self._pool.free_blocks(reversed(self._pins))
             self._pins = []

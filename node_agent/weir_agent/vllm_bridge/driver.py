@@ -34,7 +34,7 @@ from weir_agent.vllm_bridge.steps import StepLog, StepTiming
 from weir_agent.vllm_bridge.wanted import WantedPrefixes
 from weir_engine.config import ONLINE_ONLY, Policy
 from weir_engine.ids import RequestId
-from weir_engine.sched.plan import StepPlan
+from weir_engine.sched.plan import StepPlan, Work
 
 _log = structlog.get_logger(__name__)
 
@@ -117,8 +117,9 @@ class StepDriver:
         entered_s = time.perf_counter()
         self._turns += 1
         now_s = self._clock()
-        for request in self.intake.unblock():
-            self._arrive(request)
+        if self.intake.blocked:
+            for request in self.intake.unblock():
+                self._arrive(request)
         plan = self._make_plan(now_s)
         self._preempted.clear()
         self.step.clear()
@@ -158,7 +159,8 @@ class StepDriver:
             self._step_file.sent(plan, self.intake.known)
         if plan is not None:
             self.planner.begin(plan)
-            self._count_waiting(plan)
+            if plan.preempt or self.step.hits:
+                self._count_waiting(plan)
         now_s = self._clock()
         self._steps.sent(output, plan, scheduled_s=now_s, exact=exact)
         if plan is None:
@@ -172,11 +174,14 @@ class StepDriver:
             return None
         plan = self.planner.plan(now_s)
         self._idle_s = plan.idle_s
-        left_out = [work for work in plan.work if not self._ready.takes(work)]
+        left_out = () if self._ready.takes_all else self._left_out(plan)
         if left_out:
             self._exact = False
             plan = plan._replace(work=tuple(w for w in plan.work if w not in left_out))
         return plan if plan.work or plan.preempt else None
+
+    def _left_out(self, plan: StepPlan) -> list[Work]:
+        return [work for work in plan.work if not self._ready.takes(work)]
 
     def _diverged(
         self, plan: StepPlan | None, output: Any, divergence: Divergence
@@ -193,12 +198,11 @@ class StepDriver:
         for preemption in plan.preempt:
             if (known := self.intake.known.get(preemption.request_id)) is not None:
                 self._wanted.expect(known)
-        if self.step.hits:
-            for work in plan.work:
-                if work.admitted:
-                    self._wanted.forget(work.request_id)
-                    if (known := self.intake.known.get(work.request_id)) is not None:
-                        self.kv.tails.leads(known, work.hit_tokens + work.tokens)
+        for work in plan.work:
+            if work.admitted:
+                self._wanted.forget(work.request_id)
+                if (known := self.intake.known.get(work.request_id)) is not None:
+                    self.kv.tails.leads(known, work.hit_tokens + work.tokens)
 
     def _park(self, now_s: float) -> None:
         if self._vllm.grammar_compile_error_reqs or not self._ready.admitting:
@@ -294,10 +298,6 @@ class StepDriver:
                 )
         self._preempted.clear()
         self.parking.unpark()
-
-    def parked(self) -> bool:
-        """True while the engine need not be stepped."""
-        return self.parking.parked
 
     def unpark(self) -> None:
         """Something changed: plan again."""

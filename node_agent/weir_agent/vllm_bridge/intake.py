@@ -103,8 +103,6 @@ class Intake:
 
     def unblock(self) -> list[Any]:
         """Requests whose grammar has been compiled since the last call."""
-        if not self.blocked:
-            return []
         late = {} if self._grammars is None else self._grammars.give_up()
         for request_id in late.keys() & self.blocked.keys():
             self._refuse(self.blocked[request_id], late[request_id])

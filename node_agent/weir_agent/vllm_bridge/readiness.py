@@ -28,6 +28,11 @@ class Readiness:
         """True while nothing is paused."""
         return bool(self._vllm._pause_state == PauseState.UNPAUSED)  # noqa: SLF001 - vLLM's own state
 
+    @property
+    def takes_all(self) -> bool:
+        """True while vLLM can take whatever is planned."""
+        return not self._asynchronous and self.admitting
+
     def takes(self, work: Work) -> bool:
         """False for work that vLLM cannot take now."""
         if work.admitted and not self.admitting:

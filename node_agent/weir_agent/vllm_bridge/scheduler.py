@@ -72,7 +72,7 @@ class WeirMixin(VllmScheduler):
     @override
     def get_num_unfinished_requests(self) -> int:
         """Requests that may need a step now: none while nothing can be planned."""
-        return 0 if self.weir.parked() else super().get_num_unfinished_requests()
+        return 0 if self.weir.parking.parked else super().get_num_unfinished_requests()
 
     @override
     def set_pause_state(self, pause_state: Any) -> None:
@@ -94,7 +94,8 @@ class WeirMixin(VllmScheduler):
     @override
     def make_stats(self, *parts: Any, **more: Any) -> Any:
         """Levels and sums for vLLM's metrics; None while they are not due."""
-        of_step = any(part is not None for part in (*parts, *more.values()))  # kept nowhere else
+        given = [*parts, *more.values()]
+        of_step = given.count(None) < len(given)  # it is kept nowhere else
         if of_step or self.weir.stats_pace.due(running=bool(self.running)):
             return super().make_stats(*parts, **more)
         return None

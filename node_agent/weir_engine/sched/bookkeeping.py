@@ -17,12 +17,8 @@ from weir_engine.sched.budget import StepBudget
 _MOST_STEPS = 16
 
 
-class _Token(NamedTuple):
-    """An online token but the first; ``late_s`` by its pace, None where nothing sets one."""
-
-    gap_s: float
-    delay_s: float
-    late_s: float | None
+_Token = tuple[float, float, float | None]
+"""An online token but the first: its gap, the delay in it, how late it is (None: by no pace)."""
 
 
 class _Step(NamedTuple):
@@ -97,7 +93,7 @@ class Bookkeeping:
     def token(self, gap_s: float, delay_s: float, late_s: float | None) -> None:
         """A request got its next token in that step."""
         if self._tokens is not None:
-            self._tokens.append(_Token(gap_s, delay_s, late_s))
+            self._tokens.append((gap_s, delay_s, late_s))
         else:
             self._tell_token(gap_s, delay_s, late_s)
 

@@ -130,10 +130,10 @@ class OnlinePhase:
         cumulative_s = None
         if self._pace is not None and decoding:
             cumulative_s = min(self._pace.next_s(r, now_s + busy_s) for r in decoding)
-        waiting = self._waiting(draft)
         first: list[float] = []
         resuming = 0
-        if prefilling or waiting:  # in most steps all have their first token
+        if prefilling or self._state.waiting_online:  # in most steps all have their first token
+            waiting = self._waiting(draft)
             first = [r.arrival_s for r in [*prefilling, *waiting] if r.output_tokens == 0]
             resuming = len([r for r in waiting if r.output_tokens])
         shape = draft.shape

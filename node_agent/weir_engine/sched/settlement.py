@@ -116,8 +116,12 @@ class Settlement:
 
     def _only_decodes(self) -> bool:
         """True while all that is there are online requests that have their first token."""
-        running = self._state.running_online.values()
-        return self._state.only_online_runs and None not in [r.first_token_s for r in running]
+        if not self._state.only_online_runs:
+            return False
+        for request in self._state.running_online.values():
+            if request.first_token_s is None:
+                return False
+        return True
 
     def _base_s(self, plan: StepPlan, duration_s: float) -> float:
         if plan.online_shape == EMPTY_SHAPE or plan.predicted_s <= 0:
