@@ -151,6 +151,14 @@ def test_weir_variables_that_are_named_exist(page: Path) -> None:
     assert set(re.findall(r"\bWEIR_[A-Z0-9_]*[A-Z0-9]\b", text)) <= known
 
 
+def test_every_decision_is_listed() -> None:
+    folder = ROOT / "docs" / "decisions"
+    index = (folder / "README.md").read_text()
+    listed = re.findall(r"^- \[(\d+)\. .+\]\((\d+)-.+\)$", index, re.MULTILINE)
+    numbers = [int(page.name.split("-")[0]) for page in sorted(folder.glob("[0-9]*.md"))]
+    assert [(int(shown), int(linked)) for shown, linked in listed] == [(n, n) for n in numbers]
+
+
 def test_runbooks_prescribe_what_has_an_effect() -> None:
     """At night nobody shall turn a screw that turns nothing."""
     text = (ROOT / "docs" / "runbooks.md").read_text()
