@@ -34,9 +34,10 @@ PAST_S = 1500
 
 @dataclass(frozen=True, kw_only=True)
 class Live:
-    """What runs."""
+    """What runs; ``batch`` is under way until a test cancels it."""
 
     stack: Stack
+    batch: str
     prometheus: PrometheusServer
     operator: OperatorMetrics
 
@@ -131,8 +132,8 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
             raise ProcessDiedError(f"the agent does not sync\n{tail(stack.agent.log)}")
         # More than any machine serves while these tests look at a batch that is under way.
         lines = shared_document_lines(6_000, documents=40, document_tokens=150, max_tokens=256)
-        submit(stack.client(), as_jsonl(lines))
-        yield Live(stack=stack, prometheus=prometheus, operator=operator)
+        batch = submit(stack.client(), as_jsonl(lines)).id
+        yield Live(stack=stack, batch=batch, prometheus=prometheus, operator=operator)
     finally:
         done.set()
         if traffic.is_alive():

@@ -103,64 +103,71 @@ def test_every_alert_looks_at_series_that_are_there(live: Live) -> None:
     assert missing == set(), tail(live.stack.controlplane.log)
 
 
+@pytest.fixture(scope="module")
+def calm(live: Live) -> Live:
+    """Nothing is asked of the batch any more: it would only keep the machine busy."""
+    live.stack.client().batches.cancel(live.batch)
+    return live
+
+
 @pytest.mark.system
 @pytest.mark.vllm
-def test_a_batch_that_nobody_serves_fires_its_alerts(live: Live) -> None:
+def test_a_batch_that_nobody_serves_fires_its_alerts(calm: Live) -> None:
     """It can run nowhere, and its window is shorter than its work."""
     expected = {"WeirBatchesWait", "WeirBatchAtRisk"}
-    assert eventually(lambda: not expected & live.prometheus.firing(), within_s=WITHIN_S)
+    assert eventually(lambda: not expected & calm.prometheus.firing(), within_s=WITHIN_S)
     lines = [line(f"line-{n}", model=UNSERVED, max_tokens=1000) for n in range(1000)]
-    client = live.stack.client("elsewhere")
+    client = calm.stack.client("elsewhere")
     file = client.files.create(file=("in.jsonl", as_jsonl(lines)), purpose="batch")
     batch = client.batches.create(
         input_file_id=file.id,
         endpoint="/v1/completions",
         completion_window="300s",  # type: ignore[arg-type]
     )
-    assert eventually(lambda: expected <= live.prometheus.firing(), within_s=WITHIN_S)
+    assert eventually(lambda: expected <= calm.prometheus.firing(), within_s=WITHIN_S)
     client.batches.cancel(batch.id)
-    assert eventually(lambda: not expected & live.prometheus.firing(), within_s=WITHIN_S)
+    assert eventually(lambda: not expected & calm.prometheus.firing(), within_s=WITHIN_S)
 
 
 @pytest.mark.system
 @pytest.mark.vllm
-def test_a_batch_whose_input_cannot_be_read_fires_its_alert(live: Live) -> None:
-    assert eventually(lambda: "WeirBatchStuck" not in live.prometheus.firing(), within_s=WITHIN_S)
-    client = live.stack.client("unlucky")
+def test_a_batch_whose_input_cannot_be_read_fires_its_alert(calm: Live) -> None:
+    assert eventually(lambda: "WeirBatchStuck" not in calm.prometheus.firing(), within_s=WITHIN_S)
+    client = calm.stack.client("unlucky")
     file = client.files.create(file=("in.jsonl", as_jsonl([line("a")])), purpose="batch")
-    (stored,) = (live.stack.folder / "controlplane" / "files").rglob(file.id)
+    (stored,) = (calm.stack.folder / "controlplane" / "files").rglob(file.id)
     stored.unlink()
     batch = client.batches.create(
         input_file_id=file.id, endpoint="/v1/completions", completion_window="24h"
     )
-    assert eventually(lambda: "WeirBatchStuck" in live.prometheus.firing(), within_s=WITHIN_S)
+    assert eventually(lambda: "WeirBatchStuck" in calm.prometheus.firing(), within_s=WITHIN_S)
     client.batches.cancel(batch.id)
-    assert eventually(lambda: "WeirBatchStuck" not in live.prometheus.firing(), within_s=WITHIN_S)
+    assert eventually(lambda: "WeirBatchStuck" not in calm.prometheus.firing(), within_s=WITHIN_S)
 
 
 @pytest.mark.system
 @pytest.mark.vllm
-def test_an_operator_that_does_not_lead_fires_its_alert(live: Live) -> None:
+def test_an_operator_that_does_not_lead_fires_its_alert(calm: Live) -> None:
     name = "WeirOperatorWithoutLeader"
-    assert eventually(lambda: name not in live.prometheus.firing(), within_s=WITHIN_S)
-    live.operator.leader.set(0)
-    assert eventually(lambda: name in live.prometheus.firing(), within_s=WITHIN_S)
-    live.operator.leader.set(1)
-    assert eventually(lambda: name not in live.prometheus.firing(), within_s=WITHIN_S)
+    assert eventually(lambda: name not in calm.prometheus.firing(), within_s=WITHIN_S)
+    calm.operator.leader.set(0)
+    assert eventually(lambda: name in calm.prometheus.firing(), within_s=WITHIN_S)
+    calm.operator.leader.set(1)
+    assert eventually(lambda: name not in calm.prometheus.firing(), within_s=WITHIN_S)
 
 
 @pytest.mark.system
 @pytest.mark.vllm
-def test_an_engine_that_dies_fires_its_alert(live: Live) -> None:
-    assert eventually(lambda: "WeirEngineDown" not in live.prometheus.firing(), within_s=WITHIN_S)
+def test_an_engine_that_dies_fires_its_alert(calm: Live) -> None:
+    assert eventually(lambda: "WeirEngineDown" not in calm.prometheus.firing(), within_s=WITHIN_S)
 
     def fires() -> bool:
-        live.stack.kill_engine()  # whenever it is back: one start can pass between two scrapes
-        return "WeirEngineDown" in live.prometheus.firing()
+        calm.stack.kill_engine()  # whenever it is back: one start can pass between two scrapes
+        return "WeirEngineDown" in calm.prometheus.firing()
 
     assert eventually(fires, within_s=WITHIN_S, every_s=1.0)
-    live.stack.agent.wait_ready()
-    assert eventually(lambda: "WeirEngineDown" not in live.prometheus.firing(), within_s=WITHIN_S)
+    calm.stack.agent.wait_ready()
+    assert eventually(lambda: "WeirEngineDown" not in calm.prometheus.firing(), within_s=WITHIN_S)
 
 
 async def ask_at_once(url: str, crowd: int) -> None:
@@ -180,11 +187,11 @@ async def ask_at_once(url: str, crowd: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def outage(live: Live) -> Live:
+def outage(calm: Live) -> Live:
     """The control plane is gone until a test starts it."""
-    assert eventually(lambda: not OUTAGE & live.prometheus.firing(), within_s=WITHIN_S)
-    live.stack.controlplane.kill()
-    return live
+    assert eventually(lambda: not OUTAGE & calm.prometheus.firing(), within_s=WITHIN_S)
+    calm.stack.controlplane.kill()
+    return calm
 
 
 @pytest.mark.system
