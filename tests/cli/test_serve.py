@@ -86,12 +86,12 @@ def test_a_missing_extra_is_named(
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("component", ["controlplane", "operator"])
+@pytest.mark.parametrize("component", ["controlplane", "operator", "agent"])
 def test_process_1_of_a_container_ends_while_it_imports(tmp_path: Path, component: str) -> None:
     """The kernel keeps signals from process 1 of a PID namespace that it has no handler for."""
     reached = tmp_path / "reached"
     slow = f"import pathlib, time\npathlib.Path({str(reached)!r}).touch()\ntime.sleep(600)\n"
-    for name in ("uvicorn", "kopf"):  # imported by the one and the other
+    for name in ("uvicorn", "kopf", "structlog"):  # imported by one of them each
         (tmp_path / f"{name}.py").write_text(slow)
     paths = [str(tmp_path), *filter(None, sys.path)]
     user = [] if os.geteuid() == 0 else ["--map-root-user"]
