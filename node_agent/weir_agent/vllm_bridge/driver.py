@@ -34,7 +34,7 @@ from weir_agent.vllm_bridge.steps import StepLog, StepTiming
 from weir_agent.vllm_bridge.wanted import WantedPrefixes
 from weir_engine.config import ONLINE_ONLY, Policy
 from weir_engine.ids import RequestId
-from weir_engine.sched.plan import StepPlan, Work
+from weir_engine.sched.plan import StepPlan
 
 _log = structlog.get_logger(__name__)
 
@@ -174,14 +174,12 @@ class StepDriver:
             return None
         plan = self.planner.plan(now_s)
         self._idle_s = plan.idle_s
-        left_out = () if self._ready.takes_all else self._left_out(plan)
-        if left_out:
-            self._exact = False
-            plan = plan._replace(work=tuple(w for w in plan.work if w not in left_out))
+        if not self._ready.takes_all:
+            taken = tuple([work for work in plan.work if self._ready.takes(work)])
+            if len(taken) < len(plan.work):
+                self._exact = False
+                plan = plan._replace(work=taken)
         return plan if plan.work or plan.preempt else None
-
-    def _left_out(self, plan: StepPlan) -> list[Work]:
-        return [work for work in plan.work if not self._ready.takes(work)]
 
     def _diverged(
         self, plan: StepPlan | None, output: Any, divergence: Divergence

@@ -126,6 +126,25 @@ def test_no_more_than_some_steps_wait_for_a_question() -> None:
     assert history.models[0].observed_steps > 900
 
 
+class Counting(SloBudget):
+    """Counts how often it is asked."""
+
+    asked = 0
+
+    @override
+    def step_limit(self, load: OnlineLoad) -> StepLimit:
+        self.asked += 1
+        return super().step_limit(load)
+
+
+def test_plans_that_are_never_sent_do_not_pile_up() -> None:
+    budget = Counting(SLOS["means"], exact_model())
+    books = Bookkeeping(budget, exact_model())
+    for number in range(1_000):
+        books.without_offline(OnlineLoad(now_s=number / 100, decoders=1))
+    assert budget.asked > 900
+
+
 def test_a_budget_that_keeps_no_accounts_says_its_limit() -> None:
     books = Bookkeeping(StaticBudget(0.5), exact_model())
     assert books.without_offline(OnlineLoad(now_s=0.0, decoders=1)).seconds == 0.5
