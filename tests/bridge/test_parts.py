@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from vllm.v1.core.sched.interface import PauseState
 
 from tests.support.waiting import eventually
 from weir_agent.latency import Summary
@@ -15,6 +16,7 @@ from weir_agent.settings import SloSetting
 from weir_agent.vllm_bridge.divergence import actual_plan, find_divergence
 from weir_agent.vllm_bridge.outcome import read_outcome
 from weir_agent.vllm_bridge.parking import LONGEST_S, LONGEST_WITH_ONLINE_S, Parking
+from weir_agent.vllm_bridge.readiness import Readiness
 from weir_agent.vllm_bridge.recorder import Recorder, Window
 from weir_agent.vllm_bridge.steps import StepLog, StepTiming
 from weir_engine.ids import RequestClass, RequestId
@@ -244,3 +246,35 @@ def test_what_clients_see_later_than_the_engine_is_known_of_tpot_too(in_flight: 
     slos = (SloSetting(metric="tpot", statistic="mean", threshold_s=0.2),)
     at_client = {"tpot": Summary(count=20, mean_s=0.13)}
     assert client_delays(slos, at_client, in_engine) == {"tpot": pytest.approx(0.03)}
+
+
+def of_engine(*, asynchronous: bool, pause: PauseState = PauseState.UNPAUSED) -> Readiness:
+    """Of one with a request in flight that ends there, and one whose old output is in flight."""
+    last = SimpleNamespace(
+        num_output_placeholders=1, num_prompt_tokens=4, max_tokens=2, num_computed_tokens=5
+    )
+    stale = SimpleNamespace(num_stale_output_tokens=1, drop_stale_output=False)
+    vllm: Any = SimpleNamespace(
+        _pause_state=pause, max_model_len=64, requests={"last": last, "stale": stale}
+    )
+    return Readiness(vllm, asynchronous=asynchronous)
+
+
+def test_an_asynchronous_engine_does_not_take_what_waits_for_its_output() -> None:
+    works = [
+        Work(request_id=RequestId("last"), tokens=1),
+        Work(request_id=RequestId("stale"), tokens=1, admitted=True),
+    ]
+    later = of_engine(asynchronous=True)
+    assert not later.takes_all
+    assert [later.takes(work) for work in works] == [False, False]
+    at_once = of_engine(asynchronous=False)
+    assert at_once.takes_all
+    assert all(at_once.takes(work) for work in works)
+
+
+def test_a_paused_engine_admits_nobody() -> None:
+    paused = of_engine(asynchronous=False, pause=PauseState.PAUSED_NEW)
+    assert not paused.takes_all
+    assert not paused.takes(Work(request_id=RequestId("new"), tokens=1, admitted=True))
+    assert paused.takes(Work(request_id=RequestId("old"), tokens=1))
