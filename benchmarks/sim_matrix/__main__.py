@@ -21,13 +21,9 @@ TOLERANCES = (0.05, 0.10, 0.20, 0.50)
 STATIC_ARMS = tuple(f"fixed:{n}" for n in (16, 32, 64, 96, 128, 192, 256, 512, 2048))
 
 
-def matrix(
-    trace: str, names: Iterable[str], *, seconds: float, seed: int, model: str, jobs: int
-) -> list[Row]:
+def matrix(trace: str, names: Iterable[str], *, seconds: float, seed: int, jobs: int) -> list[Row]:
     """All cells of a trace; prints as it goes."""
-    empty = Cell(
-        trace=trace, slos=(), online=True, offline=False, seconds=seconds, seed=seed, model=model
-    )
+    empty = Cell(trace=trace, slos=(), online=True, offline=False, seconds=seconds, seed=seed)
     with ProcessPoolExecutor(jobs) as pool:
         offline = replace(empty, offline=True)
         arms = [replace(offline, arm=arm) for arm in STATIC_ARMS]
@@ -57,7 +53,6 @@ def main() -> None:
     parser.add_argument("--slo", choices=sorted(OBJECTIVES), action="append")
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--model", default="attention", choices=["attention", "hygen"])
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", type=Path, default=None, help="where to write the rows")
     arguments = parser.parse_args()
@@ -67,7 +62,6 @@ def main() -> None:
             arguments.slo or list(OBJECTIVES),
             seconds=arguments.seconds,
             seed=arguments.seed,
-            model=arguments.model,
             jobs=arguments.jobs,
         )
         for trace in arguments.trace or ["steady"]

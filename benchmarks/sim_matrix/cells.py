@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from benchmarks.sim_matrix.traces import TRACES, offline_of, online_of, policy_of
 from weir_engine.config import EngineShape, Policy, Slo
-from weir_engine.kv.eviction import ClassedEviction, LruEviction
+from weir_engine.kv.eviction import LruEviction
 from weir_engine.kv.manager import KvManager
+from weir_engine.presets import SEATS
 from weir_engine.sim.baselines import AimdSettings, AimdWindow, StockScheduler
+from weir_engine.sim.preset_run import preset_planner
 from weir_engine.sim.replica import PlannerFactory, Replica
 from weir_engine.sim.report import Summary, summarise
 from weir_engine.sim.workload import RequestSpec
@@ -26,7 +28,6 @@ class Cell:
     offline: bool
     seconds: float
     seed: int
-    model: str = "attention"
     arm: str = "weir"
 
 
@@ -40,9 +41,8 @@ def run(cell: Cell) -> Summary:
         policy=policy_of(trace)
         if cell.offline
         else Policy(offline_kv_blocks=0, offline_seq_slots=0),
-        model=cell.model,
         seed=cell.seed,
-        eviction=ClassedEviction(guard_online=True) if cell.arm == "weir" else LruEviction(),
+        eviction=SEATS["weir"].eviction if cell.arm == "weir" else LruEviction(),
         guard_blocks=trace.guard_blocks if cell.arm == "weir" else 0,
     )
     offline: tuple[RequestSpec, ...] | AimdWindow = ()
@@ -55,7 +55,9 @@ def run(cell: Cell) -> Summary:
         online=online_of(trace, cell.seconds, cell.seed) if cell.online else (),
         offline=offline,
         until_s=cell.seconds + 30.0,
-        planner=None if kind == "weir" else planner_of(kind, int(tokens or 1 << 20)),
+        planner=preset_planner(replica, "weir")
+        if kind == "weir"
+        else planner_of(kind, int(tokens or 1 << 20)),
     )
     return summarise(result, from_s=_RAMP_S, to_s=cell.seconds)
 

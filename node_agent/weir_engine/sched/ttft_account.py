@@ -27,6 +27,11 @@ _SHORTEST_STEPS = 2.0
 # Share of the affordable wait that steps beside decoders plan with: the decoders that longer steps
 # keep make the steps of prompts longer too.
 _PLANNED_SHARE = 0.85
+# Share of the threshold that a tail keeps of a known tolerance for what offline work costs unseen,
+# and the share of the tolerance that is spent whatever that leaves: a tail is of few requests, and
+# what moves the slowest of them is of its latency, not of the tolerance.
+_KEPT_OF_THRESHOLD = 0.03
+_LEAST_OF_TOLERANCE = 0.65
 _TAIL_WINDOW = 400
 _SHARE_OF_TAIL = 0.5
 # Share of the tail's headroom that steps without prompts may cost it by ``tail_extra_s``, and the
@@ -190,12 +195,12 @@ class TailTtftAccount(QuietAccount):
     Tail requests come in bursts, where offline work already waits; what is left of its share is
     the step in flight at the start of the burst, and the decoders that longer steps have kept. So
     the headroom is the threshold less the measured tail of TTFT without the offline-caused delay
-    (or the reference where it is known), scaled by feedback on the measured tail, and a step
-    beside decoders takes their own time and what this headroom pays for (``tail_extra_s``). Without
-    ``prompt_step_s``, the time of a step full of prompts, and without decoders, the whole step
-    stays within the headroom. Beside prompts that have time to spare offline work gets a share of
-    that, within the same headroom: the first of them must not have waited, and all of them not
-    take, so long that little is left.
+    (or what may be spent of the tolerance where the reference is known), scaled by feedback on the
+    measured tail, and a step beside decoders takes their own time and what this headroom pays for
+    (``tail_extra_s``). Without ``prompt_step_s``, the time of a step full of prompts, and without
+    decoders, the whole step stays within the headroom. Beside prompts that have time to spare
+    offline work gets a share of that, within the same headroom: the first of them must not have
+    waited, and all of them not take, so long that little is left.
 
     Source: design, "TTFT SLO ... capped (percentile)".
     """
@@ -205,14 +210,14 @@ class TailTtftAccount(QuietAccount):
         self._prompt_step_s = prompt_step_s
         self._delay_s = 0.0
         self._quantile = slo.quantile
-        self._tolerance_s = slo.tolerance_s
+        self._spendable_s = _spendable_s(slo)
         self._recent: deque[float] = deque()
         self._sorted: list[float] = []
         self._feedback = TailFeedback(allowed=(1 - slo.quantile) * _SHARE_OF_TAIL, low=0.1)
 
     def _headroom_s(self) -> float:
-        if self._tolerance_s is not None:
-            return self._tolerance_s
+        if self._spendable_s is not None:
+            return self._spendable_s
         threshold_s = self._threshold_s - self._delay_s
         if not self._sorted:
             alone_s = self._prompt_step_s() if self._prompt_step_s is not None else 0.0
@@ -256,6 +261,15 @@ class TailTtftAccount(QuietAccount):
     def set_client_delay(self, delay_s: float) -> None:
         """Lowers the threshold, to no less than half."""
         self._delay_s = min(max(delay_s, 0.0), self._threshold_s / 2)
+
+
+def _spendable_s(slo: Slo) -> float | None:
+    """What offline work may cost a tail whose reference is known; None where it is not."""
+    tolerance_s = slo.tolerance_s
+    if tolerance_s is None:
+        return None
+    kept_s = _KEPT_OF_THRESHOLD * slo.threshold_s
+    return max(tolerance_s - kept_s, _LEAST_OF_TOLERANCE * tolerance_s)
 
 
 def tail_extra_s(load: OnlineLoad, *, headroom_s: float, prompt_steps: float) -> float:

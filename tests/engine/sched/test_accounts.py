@@ -420,6 +420,14 @@ class TestTailTtft:
             account.on_first_token(0.9, offline_delay_s=0.1)
         assert account.step_limit(load()).seconds == pytest.approx(0.2, rel=0.01)
 
+    @pytest.mark.parametrize(
+        ("reference_s", "spent_s"), [(0.96, 0.65 * 0.04), (0.9, 0.07), (0.7, 0.27)]
+    )
+    def test_part_of_a_known_tolerance_is_kept(self, reference_s: float, spent_s: float) -> None:
+        """3% of the threshold, for what moves the slowest requests; of a small one a third."""
+        account = TailTtftAccount(slo(Metric.TTFT, "p99", 1.0, reference_s=reference_s))
+        assert account.step_limit(load()).seconds == pytest.approx(spent_s)
+
     def test_never_below_a_step_worth_its_fixed_cost(self) -> None:
         account = TailTtftAccount(slo(Metric.TTFT, "p99", 1.0, reference_s=1.0))
         assert account.step_limit(load()).seconds == pytest.approx(0.02)
