@@ -16,7 +16,7 @@ from benchmarks.weir_parts.traces import TRACES
 from benchmarks.weir_parts.victims import LatestFirst, ShortestTailFirst
 from weir_engine.config import Metric, Slo
 from weir_engine.presets import SEATS
-from weir_engine.sched import budget, online_phase, tbt_account
+from weir_engine.sched import budget, making_room, tbt_account
 from weir_engine.sched.account import OnlineLoad, QuietAccount, StepLimit
 
 OBJECTIVES = {
@@ -80,8 +80,8 @@ VARIANTS: dict[str, Patches] = {
         partial(patch.object, budget, "MeanTbtAccount", KneeMeanAccount),
     ),
     "knee-linear": (partial(patch.object, budget, "MeanTbtAccount", KneeMeanAccount),),
-    "victims-tail": (partial(patch.object, online_phase, "Displaceable", ShortestTailFirst),),
-    "victims-last": (partial(patch.object, online_phase, "Displaceable", LatestFirst),),
+    "victims-tail": (partial(patch.object, making_room, "Displaceable", ShortestTailFirst),),
+    "victims-last": (partial(patch.object, making_room, "Displaceable", LatestFirst),),
     "no-deadlines": (nullcontext,),
     "fixed-threshold": (nullcontext,),
 }

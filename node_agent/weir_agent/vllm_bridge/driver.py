@@ -5,14 +5,14 @@ Called by the mixin around vLLM's own methods. It decides nothing: what cannot b
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final
 
 import structlog
-from vllm.v1.request import RequestStatus
 
 from weir_agent.vllm_bridge.arrange import Arrangement
 from weir_agent.vllm_bridge.base import VllmScheduler
+from weir_agent.vllm_bridge.comings import Comings
 from weir_agent.vllm_bridge.divergence import (
     Divergence,
     DivergenceError,
@@ -31,9 +31,7 @@ from weir_agent.vllm_bridge.recorder import Recorder
 from weir_agent.vllm_bridge.stats_pace import StatsPace
 from weir_agent.vllm_bridge.step_file import StepFile
 from weir_agent.vllm_bridge.steps import StepLog, StepTiming
-from weir_agent.vllm_bridge.wanted import WantedPrefixes
 from weir_engine.config import ONLINE_ONLY, Policy
-from weir_engine.ids import RequestId
 from weir_engine.sched.plan import StepPlan
 
 _log = structlog.get_logger(__name__)
@@ -49,8 +47,8 @@ class StepDriver:
     """Weir's side of one vLLM scheduler.
 
     ``step`` is what vLLM may do in the current step; its hooks read it. Order of calls for a step:
-    ``before_schedule``, ``after_schedule``, ``before_update``, ``after_update``; requests
-    come and go between any two of them.
+    ``before_schedule``, ``after_schedule``, ``before_update``, ``after_update``; requests come and
+    go between any two of them, by way of ``comings``.
     """
 
     def __init__(
@@ -81,9 +79,6 @@ class StepDriver:
             partial_hits=settings.partial_hits,
         )
         self.queue, self.ledger, self.kv = parts.queue, parts.ledger, parts.kv
-        self._wanted = WantedPrefixes(
-            self.kv, self.ledger.waiting, block_size_tokens=vllm.block_size
-        )
         self.step = Arrangement(vllm, self.kv, self.intake.known)
         now_s = clock()
         policy = ONLINE_ONLY if settings.policy is None else settings.policy.policy(now_s)
@@ -94,6 +89,15 @@ class StepDriver:
             None if settings.step_file is None else StepFile(settings.step_file, shape_of(vllm))
         )
         self.parking = Parking(clock)
+        self.comings = Comings(
+            vllm,
+            planner=self.planner,
+            intake=self.intake,
+            ledger=self.ledger,
+            kv=self.kv,
+            parking=self.parking,
+            clock=clock,
+        )
         details = vllm.vllm_config.observability_config.enable_logging_iteration_details
         self.stats_pace = StatsPace(clock, always=details)
         self._steps = StepLog(asynchronous=asynchronous)
@@ -103,7 +107,6 @@ class StepDriver:
         self._idle_s: float | None = None
         self._exact = True
         self._ending: tuple[StepPlan | None, StepTiming] | None = None
-        self._preempted: set[str] = set()
         self._spent_s = 0.0
 
     # -- a step is scheduled ----------------------------------------------------------------
@@ -118,10 +121,9 @@ class StepDriver:
         self._turns += 1
         now_s = self._clock()
         if self.intake.blocked:
-            for request in self.intake.unblock():
-                self._arrive(request)
+            self.comings.unblock()
         plan = self._make_plan(now_s)
-        self._preempted.clear()
+        self.comings.preempted.clear()
         self.step.clear()
         if plan is not None:
             planned = plan
@@ -146,7 +148,7 @@ class StepDriver:
         entered_s = time.perf_counter()
         self.step.release()
         plan, exact = self._plan, self._exact
-        extra = self._preempted
+        extra = self.comings.preempted
         if extra and plan is not None:
             extra = extra.difference(preemption.request_id for preemption in plan.preempt)
         divergence = find_divergence(
@@ -160,7 +162,7 @@ class StepDriver:
         if plan is not None:
             self.planner.begin(plan)
             if plan.preempt or self.step.hits:
-                self._count_waiting(plan)
+                self.comings.began(plan)
         now_s = self._clock()
         self._steps.sent(output, plan, scheduled_s=now_s, exact=exact)
         if plan is None:
@@ -190,17 +192,7 @@ class StepDriver:
         _log.warning("weir.divergence", detail=str(divergence))
         planned = {work.request_id: work for work in plan.work} if plan is not None else {}
         basis = plan if plan is not None else self.planner.plan(self._clock())
-        return actual_plan(basis, planned, self._preempted, output, self._vllm.requests)
-
-    def _count_waiting(self, plan: StepPlan) -> None:
-        for preemption in plan.preempt:
-            if (known := self.intake.known.get(preemption.request_id)) is not None:
-                self._wanted.expect(known)
-        for work in plan.work:
-            if work.admitted:
-                self._wanted.forget(work.request_id)
-                if (known := self.intake.known.get(work.request_id)) is not None:
-                    self.kv.tails.leads(known, work.hit_tokens + work.tokens)
+        return actual_plan(basis, planned, self.comings.preempted, output, self._vllm.requests)
 
     def _park(self, now_s: float) -> None:
         if self._vllm.grammar_compile_error_reqs or not self._ready.admitting:
@@ -239,7 +231,7 @@ class StepDriver:
         )
         self.planner.commit(plan, outcome)
         for request_id in outcome.finished:
-            self._forget(request_id)
+            self.comings.forget(request_id)
         if self._step_file is not None:
             self._step_file.ended(plan, timing, more=bool(self.intake.known))
         self.parking.unpark()
@@ -251,51 +243,7 @@ class StepDriver:
             bridge_s=self._spent_s + time.perf_counter() - entered_s,
         )
 
-    # -- requests come and go ---------------------------------------------------------------
-
-    def before_add(self, request: Any) -> None:
-        """A request is about to be taken in: note its class."""
-        self.intake.register(request)
-
-    def after_add(self, request: Any) -> None:
-        """It was taken in; once it is ready, the planner may count on it."""
-        if self.intake.is_ready(request):
-            self._arrive(request)
-        self.parking.unpark()
-
-    def after_finish(self, ended: Iterable[Any]) -> None:
-        """Requests ended from outside, wherever they stood."""
-        for request in ended:
-            if not self.intake.is_waiting_for_grammar(request.request_id):
-                self.planner.abort(request.request_id)
-            self._forget(request.request_id)
-        self.parking.unpark()
-
-    def after_free(self, request: Any) -> None:
-        """A request's blocks were given back: it was preempted or has ended."""
-        known = self.intake.known.get(request.request_id)
-        hashes = () if known is None else known.block_hashes
-        self.ledger.released(request.request_id, hashes, self._clock())
-        self.kv.tails.stops(request.request_id)
-        if not request.is_finished():
-            self._preempted.add(request.request_id)
-
-    def after_cache_reset(self, *, done: bool) -> None:
-        """The prefix cache was dropped, perhaps with every request preempted for it."""
-        if done:
-            self.ledger.cache_was_reset()
-            self.kv.tails.clear()
-        for request_id in self._preempted:
-            request = self._vllm.requests.get(request_id)  # None: it has ended since
-            if request is not None and request.status == RequestStatus.PREEMPTED:
-                self.planner.resync(
-                    RequestId(request_id),
-                    computed_tokens=0,
-                    output_tokens=request.num_output_tokens,
-                    running=False,
-                )
-        self._preempted.clear()
-        self.parking.unpark()
+    # -- asked and told from outside ----------------------------------------------------------
 
     def unpark(self) -> None:
         """Something changed: plan again."""
@@ -341,15 +289,3 @@ class StepDriver:
     def _guard(self, policy: Policy) -> None:
         """What offline work may not pin is kept for the prefixes that online used last."""
         self.queue.free.set_guard(max(0, self.kv.total_blocks - policy.offline_kv_blocks))
-
-    def _arrive(self, request: Any) -> None:
-        known = self.intake.known[request.request_id]
-        if request.skip_reading_prefix_cache:
-            self.kv.ignore_cache(known.id)
-        self.planner.add(known)
-        self._wanted.expect(known)
-
-    def _forget(self, request_id: str) -> None:
-        self._wanted.forget(RequestId(request_id))
-        self.kv.ended(RequestId(request_id))
-        self.intake.forget(request_id)

@@ -53,10 +53,10 @@ class WeirMixin(VllmScheduler):
         """Take a request in, in the class that the agent gave it."""
         known = request.request_id in self.requests
         if not known:
-            self.weir.before_add(request)
+            self.weir.comings.before_add(request)
         super().add_request(request)
         if not known:
-            self.weir.after_add(request)
+            self.weir.comings.after_add(request)
 
     @override
     def finish_requests(
@@ -66,7 +66,7 @@ class WeirMixin(VllmScheduler):
         if request_ids is None:
             request_ids = list(self.requests)
         ended = super().finish_requests(request_ids, finished_status)
-        self.weir.after_finish(ended)
+        self.weir.comings.after_finish(ended)
         return ended
 
     @override
@@ -88,7 +88,7 @@ class WeirMixin(VllmScheduler):
     ) -> bool:
         """Forget all cached prefixes."""
         done = super().reset_prefix_cache(reset_running_requests, reset_connector)
-        self.weir.after_cache_reset(done=done)
+        self.weir.comings.after_cache_reset(done=done)
         return done
 
     @override
@@ -109,7 +109,7 @@ class WeirMixin(VllmScheduler):
     @override
     def _free_request_blocks(self, request: Any) -> None:
         super()._free_request_blocks(request)
-        self.weir.after_free(request)
+        self.weir.comings.after_free(request)
 
     @override
     def _get_local_prefix_cache_hit(self, request: Any) -> tuple[Any, int, int, bool]:

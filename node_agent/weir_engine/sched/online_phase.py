@@ -14,10 +14,10 @@ from weir_engine.sched.bookkeeping import Bookkeeping
 from weir_engine.sched.both_ends import BothEnds
 from weir_engine.sched.draft import StepDraft
 from weir_engine.sched.fewest_late import FewestLate
+from weir_engine.sched.making_room import MakingRoom
 from weir_engine.sched.order import OnlineOrder
 from weir_engine.sched.pace import Pace
 from weir_engine.sched.plan import Work
-from weir_engine.sched.preemption import Displaceable, Lack, online_victim
 from weir_engine.sched.prompt_queue import queue_s, token_s
 from weir_engine.sched.state import SchedulerState
 
@@ -65,6 +65,7 @@ class OnlinePhase:
         self._order = order
         self._pace = pace
         self._ends = ends
+        self._making_room = MakingRoom(state, ends)
         self._stagger_prompts = stagger_prompts
         self._joins_beside_decodes = joins_beside_decodes
         self._fewest_late = fewest_late
@@ -170,7 +171,7 @@ class OnlinePhase:
         if draft.tokens_left < 1 or request.id in draft.preempted:
             return
         blocks = draft.blocks_for(request.computed_tokens, 1)
-        if blocks > draft.blocks_left and not self._make_room(draft, request, blocks):
+        if blocks > draft.blocks_left and not self._making_room.make(draft, request, blocks):
             return
         draft.take_blocks(blocks, offline=False)
         decode = StepShape.of_decodes([request.computed_tokens])
@@ -210,7 +211,7 @@ class OnlinePhase:
         if tokens == 0:
             return
         blocks = draft.blocks_for(request.computed_tokens, tokens)
-        if blocks > draft.blocks_left and not self._make_room(draft, request, blocks):
+        if blocks > draft.blocks_left and not self._making_room.make(draft, request, blocks):
             draft.lacks_room = True
             return
         draft.take_blocks(blocks, offline=False)
@@ -254,7 +255,9 @@ class OnlinePhase:
         if missing_slot or self._ends.claimed(draft, lacking) is None:
             # Those who give way may hold blocks of the hit: it is counted whole.
             whole += -(-hit.tokens // draft.block_size_tokens)
-            made = self._make_room(draft, request, whole, slots=int(missing_slot), admit=True)
+            made = self._making_room.make(
+                draft, request, whole, slots=int(missing_slot), admit=True
+            )
             if not made:
                 draft.lacks_room = True
                 return False
@@ -290,50 +293,3 @@ class OnlinePhase:
         if self._joins_beside_decodes and draft.decode_requests:
             one_more_s = self._model.predict(draft.decode_shape)
         return self._model.predict(draft.shape) > _JOIN_STEPS * one_more_s
-
-    def _make_room(
-        self,
-        draft: StepDraft,
-        request: Request,
-        blocks: int,
-        *,
-        slots: int = 0,
-        admit: bool = False,
-    ) -> bool:
-        """Preempt until ``blocks`` and ``slots`` are free; False when the request must wait.
-
-        Fronts of offline's blocks, where the engine has them, are taken before any request gives
-        way: nothing is computed again.
-        """
-        kv = self._state.kv
-        lacking = blocks - draft.blocks_left
-        if not (slots or admit) and self._ends.claimed(draft, lacking) is not None:
-            return True
-        offline = Displaceable(
-            [
-                candidate
-                for candidate in self._state.running_offline.values()
-                if candidate.id not in draft.preempted
-            ],
-            releasable=kv.releasable_blocks,
-            adopted_blocks=draft.adopted_blocks,
-        )
-        victims = offline.victims(Lack(lacking, slots))
-        if victims is None and admit:
-            return False
-        for victim, freed in offline.everyone() if victims is None else victims:
-            draft.drop(victim, freed, reason="online-needs-room")
-        if victims is not None:
-            return True
-        planned = {work.request_id for work in draft.work}
-        while blocks > draft.blocks_left:
-            others = [
-                other
-                for other in self._state.running_online.values()
-                if other.id not in draft.preempted and other.id not in planned
-            ]
-            last = online_victim(others, request)
-            if last is None:
-                return False
-            draft.drop(last, kv.releasable_blocks([last.id]), reason="online-earlier-needs-room")
-        return True
