@@ -7,10 +7,9 @@ from vllm.v1.request import RequestStatus
 
 from weir_agent.vllm_bridge.base import VllmScheduler
 from weir_agent.vllm_bridge.intake import Intake
-from weir_agent.vllm_bridge.kv import VllmKv
-from weir_agent.vllm_bridge.ledger import BlockLedger
 from weir_agent.vllm_bridge.parking import Parking
 from weir_agent.vllm_bridge.planner import Planner
+from weir_agent.vllm_bridge.pool import PoolParts
 from weir_agent.vllm_bridge.wanted import WantedPrefixes
 from weir_engine.ids import RequestId
 from weir_engine.sched.plan import StepPlan
@@ -28,19 +27,20 @@ class Comings:
         *,
         planner: Planner,
         intake: Intake,
-        ledger: BlockLedger,
-        kv: VllmKv,
+        pool: PoolParts,
         parking: Parking,
         clock: Callable[[], float],
     ) -> None:
         self._vllm = vllm
         self._planner = planner
         self._intake = intake
-        self._ledger = ledger
-        self._kv = kv
+        self._ledger = pool.ledger
+        self._kv = pool.kv
         self._parking = parking
         self._clock = clock
-        self._wanted = WantedPrefixes(kv, ledger.waiting, block_size_tokens=vllm.block_size)
+        self._wanted = WantedPrefixes(
+            pool.kv, pool.ledger.waiting, block_size_tokens=vllm.block_size
+        )
         self.preempted: set[str] = set()
 
     def before_add(self, request: Any) -> None:
@@ -59,7 +59,7 @@ class Comings:
             self._arrive(request)
 
     def began(self, plan: StepPlan) -> None:
-        """A plan took effect: those it admitted wait for prefixes no more, those it preempted do."""
+        """A plan took effect: who was admitted waits for a prefix no more, who was preempted does."""
         for preemption in plan.preempt:
             if (known := self._intake.known.get(preemption.request_id)) is not None:
                 self._wanted.expect(known)

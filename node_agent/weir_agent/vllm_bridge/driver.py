@@ -93,8 +93,7 @@ class StepDriver:
             vllm,
             planner=self.planner,
             intake=self.intake,
-            ledger=self.ledger,
-            kv=self.kv,
+            pool=parts,
             parking=self.parking,
             clock=clock,
         )
