@@ -59,7 +59,7 @@ class Comings:
             self._arrive(request)
 
     def began(self, plan: StepPlan) -> None:
-        """A plan took effect: who was admitted waits for a prefix no more, who was preempted does."""
+        """A plan took effect: prefixes of whom it admitted are waited for no more."""
         for preemption in plan.preempt:
             if (known := self._intake.known.get(preemption.request_id)) is not None:
                 self._wanted.expect(known)
