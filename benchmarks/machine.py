@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 
 def describe_machine() -> dict[str, Any]:
-    """Processor, cores, memory, system, Python."""
+    """Processor, cores, memory, system, Python, and the GPUs where there are any."""
     return {
         "processor": _first_value(Path("/proc/cpuinfo"), "model name") or platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
@@ -18,7 +19,18 @@ def describe_machine() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "load_average_before": round(os.getloadavg()[0], 2),
+        **({"gpus": gpus} if (gpus := _gpus()) else {}),
     }
+
+
+def _gpus() -> list[str]:
+    """Name and memory of each, as NVIDIA's tool tells them; none where it is not installed."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return []
+    query = [tool, "--query-gpu=name,memory.total", "--format=csv,noheader"]
+    answer = subprocess.run(query, check=False, capture_output=True, text=True)
+    return answer.stdout.splitlines() if answer.returncode == 0 else []
 
 
 def commit() -> str:

@@ -24,6 +24,7 @@ from benchmarks.colocation.arms import (
 )
 from benchmarks.colocation.bench import AgentZygote, Bench
 from benchmarks.colocation.cells import Baseline, Cell, all_cells, baseline_before
+from benchmarks.colocation.gpu import GPU
 from benchmarks.colocation.pace import pace_for
 from benchmarks.colocation.report import report
 from benchmarks.colocation.run_folder import (
@@ -31,14 +32,16 @@ from benchmarks.colocation.run_folder import (
     load_calibration,
     load_run,
     other_window,
+    save_origin,
 )
-from benchmarks.colocation.runner import calibrate_machine, execute_all
-from benchmarks.colocation.setup import WORKLOADS
+from benchmarks.colocation.runner import Servers, calibrate_machine, execute_all
+from benchmarks.colocation.setup import CPU, Host
 from weir_agent.sample_model import write_sample_model
 from weir_cli.loadlab.measure import Window
 from weir_cli.loadlab.processes import ServerError, available_cores, end_in_order_on_sigterm
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "colocation"
+HOSTS = {host.name: host for host in (CPU, GPU)}
 START_S = {"stock": 18.0, "weir": 6.0}  # an agent is forked
 PRESSURE_CELLS = ("p99-tbt/50%", "mean-tbt/50%", "all/50%")
 BUSY_LOAD = 0.7
@@ -73,6 +76,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         action="store_true",
         help="every cell for Weir, fewer static arms and gateway cells, shorter windows: 50 min",
     )
+    parser.add_argument(
+        "--host", choices=HOSTS, default=CPU.name, help="what the engine computes on"
+    )
     parser.add_argument("--workloads", default="trace,pressure", help="of: trace, pressure")
     parser.add_argument("--cells", default="*", help="patterns, e.g. 'p99-tbt/*,all/50%%'")
     parser.add_argument("--arms", default="*", help="patterns, e.g. 'online-only,static-*,weir'")
@@ -102,8 +108,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         given.ramp, given.measure = min(given.ramp, 6.0), min(given.measure, 25.0)
         given.arms = ",".join(COMPACT_ARMS) if given.arms == "*" else given.arms
     for workload in given.workloads.split(","):
-        if workload not in WORKLOADS:
-            parser.error(f"--workloads: {workload!r} is unknown: give {', '.join(WORKLOADS)}")
+        if workload not in CPU.workloads:
+            known = ", ".join(CPU.workloads)
+            parser.error(f"--workloads: {workload!r} is unknown: give {known}")
     if given.repeats < 1 or given.baseline_repeats < 1:
         parser.error("--repeats and --baseline-repeats must be 1 or more")
     return given
@@ -124,7 +131,8 @@ def choose(given: argparse.Namespace) -> list[Run]:
     """
     runs: list[Run] = []
     for workload in given.workloads.split(","):
-        arms = all_arms() if workload == "trace" else pressure_arms()
+        static = HOSTS[given.host].static_tokens
+        arms = all_arms(static) if workload == "trace" else pressure_arms()
         cells = _matching_cells(given.cells, workload)
         for arm in _matching_arms(given.arms, arms):
             repeats = given.baseline_repeats if arm.name == ONLINE_ONLY.name else given.repeats
@@ -195,6 +203,15 @@ def _folder(given: argparse.Namespace) -> Path:
     return CACHE / time.strftime("%Y%m%d-%H%M%S")
 
 
+def _sample_model(host: Host) -> Path:
+    """The host's model, made where it is not there yet."""
+    model = CACHE.parent / ("benchmark-model" if host is CPU else f"benchmark-model-{host.name}")
+    last = "config.json" if host.dummy_weights else "model.safetensors"
+    if not (model / last).exists():
+        write_sample_model(model, host.shape, weights=not host.dummy_weights)
+    return model
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs what is missing, then judges and prints everything."""
     given = parse(arguments)
@@ -202,9 +219,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runs = choose(given)
     folder = _folder(given)
     folder.mkdir(parents=True, exist_ok=True)
-    model = given.model or CACHE.parent / "benchmark-model"
-    if given.model is None and not (model / "model.safetensors").exists():
-        write_sample_model(model)
+    host = HOSTS[given.host]
+    model = given.model or _sample_model(host)
     cores = available_cores()
     bench = Bench(
         model=model,
@@ -212,7 +228,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         cores=cores,
         window=Window(ramp_s=given.ramp, measure_s=given.measure, tail_s=TAIL_S),
         seed=given.seed,
-        agents=AgentZygote(),
+        agents=AgentZygote(host),
+        host=host,
         say=lambda line: print(f"{time.strftime('%H:%M:%S')} {line}", flush=True),
     )
     bench.say(f"{len(runs)} runs; folder {folder}")
@@ -233,7 +250,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _paced(bench: Bench, wanted: float | None) -> Bench:
     if wanted is None:
         calibrated = calibration_file(bench).exists()
-        wanted = pace_for(load_calibration(bench)) if calibrated else 1.0
+        online = bench.host.workloads["trace"].online
+        wanted = pace_for(load_calibration(bench), online) if calibrated else 1.0
     return bench.at(wanted)
 
 
@@ -247,8 +265,10 @@ async def _execute(bench: Bench, runs: Sequence[Run], pace: float | None) -> Ben
     Raises:
         SystemExit: the step costs could not be measured, or finished runs have another window.
     """
+    servers = Servers()
+    save_origin(bench)
     try:
-        await calibrate_machine(bench)
+        await calibrate_machine(bench, servers)
     except ServerError as error:
         raise SystemExit(f"the step costs could not be measured: {error}") from error
     bench = _paced(bench, pace)
@@ -266,8 +286,11 @@ async def _execute(bench: Bench, runs: Sequence[Run], pace: float | None) -> Ben
             own = [run for run in base if run.workload == workload]
             others = [run for run in rest if run.workload == workload]
             for group in interleaved(own, others):
-                await execute_all(bench, group, lambda name: read_baseline(bench, runs, name))
+                await execute_all(
+                    bench, servers, group, lambda name: read_baseline(bench, runs, name)
+                )
     finally:
+        await servers.stop()
         bench.agents.stop()
     return bench
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks.colocation.cells import Cell
-from benchmarks.colocation.setup import EngineSetup
+from benchmarks.colocation.setup import CPU, EngineSetup
 from weir_cli.loadlab.workload import OfflineOrder
 
-STATIC_TOKENS = (48, 64, 96, 128, 192, 256, 384)
 FIXED_TOKENS = (48, 64, 128, 256, 2048)
 
 
@@ -68,7 +67,7 @@ WEIR_END_TO_END = Arm(
 """The real control plane with batches in shuffled order; it runs only when it is named."""
 
 
-def static_arms(tokens: tuple[int, ...] = STATIC_TOKENS) -> list[Arm]:
+def static_arms(tokens: tuple[int, ...] = CPU.static_tokens) -> list[Arm]:
     """Stock priority in prefix order at several step sizes."""
     return [
         Arm(
@@ -92,7 +91,7 @@ def fixed_arms(tokens: tuple[int, ...] = FIXED_TOKENS) -> list[Arm]:
     ]
 
 
-def all_arms() -> list[Arm]:
+def all_arms(static_tokens: tuple[int, ...] = CPU.static_tokens) -> list[Arm]:
     """Every arm of the first workload, in the order in which they run."""
     stock = EngineSetup()
     return [
@@ -108,7 +107,7 @@ def all_arms() -> list[Arm]:
         Arm(name="stock-priority-prefix", engine=stock, order=OfflineOrder.PREFIX),
         WEIR,
         WEIR_END_TO_END,
-        *static_arms(),
+        *static_arms(static_tokens),
         *fixed_arms(),
         Arm(name="stock-fcfs", engine=EngineSetup(policy="fcfs"), order=OfflineOrder.SHUFFLED),
         AIMD,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.colocation.pace import paced_window, paced_workload
-from benchmarks.colocation.setup import WORKLOADS, Workload, environment
+from benchmarks.colocation.setup import CPU, Host, Workload, environment
 from weir_cli.loadlab.measure import Window
 from weir_cli.loadlab.processes import Cores, Zygote
 
@@ -15,7 +15,8 @@ from weir_cli.loadlab.processes import Cores, Zygote
 class AgentZygote:
     """The process that agents are forked from, started when the first is wanted."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: Host = CPU) -> None:
+        self._host = host
         self._zygote: Zygote | None = None
 
     def get(self) -> Zygote:
@@ -28,7 +29,7 @@ class AgentZygote:
             self._zygote = Zygote(
                 "weir_agent.vllm_bridge.environment:preload",
                 "weir_agent.main:run",
-                environment=environment(),
+                environment=environment(self._host),
             )
         return self._zygote
 
@@ -54,10 +55,11 @@ class Bench:
     say: Callable[[str], None]
     agents: AgentZygote
     pace: float = 1.0
+    host: Host = CPU
 
     def workload(self, name: str) -> Workload:
         """A workload at this machine's pace."""
-        return paced_workload(WORKLOADS[name], self.pace)
+        return paced_workload(self.host.workloads[name], self.pace)
 
     def at(self, pace: float) -> Bench:
         """The same at a pace, for one that has none yet."""

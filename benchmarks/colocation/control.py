@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any, Protocol
 
-from benchmarks.colocation.setup import BLOCKS, MODEL, SEQUENCES, WORKLOADS, environment
+from benchmarks.colocation.setup import CPU, MODEL, Host, environment
 from weir_cli.api import Api
 from weir_cli.loadlab.control_setup import StubPolicy, StubSetup, setup_to_json
 from weir_cli.loadlab.processes import Server, ServerSpec, free_port, pin_process, start_server
@@ -54,17 +54,24 @@ class StandIn:
 
     @classmethod
     async def start(
-        cls, workload: str, *, seed: int, core: int, log: Path, forecasts: bool = False
+        cls,
+        shape: OfflineShape,
+        *,
+        seed: int,
+        core: int,
+        log: Path,
+        forecasts: bool = False,
+        host: Host = CPU,
     ) -> StandIn:
         """Starts without work to hand out; see ``StubPolicy`` for ``forecasts``."""
         port = free_port()
         setup = StubSetup(
             model=MODEL,
-            shape=WORKLOADS[workload].offline,
+            shape=shape,
             seed=seed,
             policy=StubPolicy(
-                offline_kv_blocks=int(BLOCKS * OFFLINE_KV_SHARE),
-                offline_seq_slots=SEQUENCES,
+                offline_kv_blocks=int(host.blocks * OFFLINE_KV_SHARE),
+                offline_seq_slots=host.sequences,
                 forecasts=forecasts,
             ),
         )
@@ -119,7 +126,7 @@ class RealControl:
         with_admin.close()
 
     @classmethod
-    async def start(cls, workload: str, *, seed: int, core: int, log: Path) -> RealControl:
+    async def start(cls, shape: OfflineShape, *, seed: int, core: int, log: Path) -> RealControl:
         """Starts without any batch."""
         port = free_port()
         data_dir = log.parent / f"controlplane-{port}"
@@ -139,7 +146,7 @@ class RealControl:
         pin_process(server.pid, core)
         return cls(
             server,
-            WORKLOADS[workload].offline,
+            shape,
             seed=seed,
             admin_key=(data_dir / "admin.key").read_text().strip(),
         )

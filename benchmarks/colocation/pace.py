@@ -36,9 +36,9 @@ def share(cost: StepCost, shape: OnlineShape) -> float:
     return sum(work_s(cost, request) for request in requests) / SAMPLE_S
 
 
-def pace_for(cost: StepCost) -> float:
-    """The stretch at which workload `trace` takes a share within ``ONLINE_SHARES``; 1 if it may."""
-    unpaced = share(cost, TRACE.online)
+def pace_for(cost: StepCost, shape: OnlineShape = TRACE.online) -> float:
+    """The stretch at which a load takes a share within ``ONLINE_SHARES``; 1 if it may."""
+    unpaced = share(cost, shape)
     least, most = ONLINE_SHARES
     return unpaced / min(max(unpaced, least), most)
 

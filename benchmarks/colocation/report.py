@@ -14,18 +14,23 @@ from benchmarks.colocation.bound import Bound, bound_of, step_s
 from benchmarks.colocation.cells import QUANTITIES, Baseline, baseline_of, quantity_s
 from benchmarks.colocation.judge import CellResult, Results, judge, runs_of
 from benchmarks.colocation.plot import plot
-from benchmarks.colocation.run_folder import load_calibration, load_run
+from benchmarks.colocation.run_folder import load_calibration, load_origin, load_run
+from benchmarks.colocation.setup import CPU
 from benchmarks.colocation.statements import WEIR, claims_of, pressure_claims
 from weir_cli.loadlab.measure import Measurement
 
 
 def report(bench: Bench, runs: Sequence[Run], *, command: str, full: bool) -> str:
-    """All tables; with ``full`` also `results/colocation.json` and its plot."""
+    """All tables; with ``full`` also the result file and its plot.
+
+    It is `results/colocation.json`, of a GPU `results/other-hosts/colocation-gpu.json`.
+    """
     loaded = {run: load_run(bench, run) for run in runs}
     results = {run: result for run, result in loaded.items() if result is not None}
     sections: list[str] = []
     claims: list[Claim] = []
     everything: dict[str, Any] = {
+        **load_origin(bench),
         "window": asdict(bench.window),
         "pace": bench.pace,
         "workloads": {},
@@ -33,7 +38,8 @@ def report(bench: Bench, runs: Sequence[Run], *, command: str, full: bool) -> st
     judged: list[CellResult] = []
     for workload in dict.fromkeys(run.workload for run in results):
         base = runs_of(results, workload, "online-only")
-        bound = _bound(bench, results, workload)
+        bound = _bound(bench, results, workload) if bench.host.pinned else None
+        ceiling_per_s = _ceiling_per_s(results, workload)
         cells = [
             judge(results, workload, cell, base, bound)
             for cell in dict.fromkeys(run.cell for run in runs if run.workload == workload)
@@ -41,7 +47,7 @@ def report(bench: Bench, runs: Sequence[Run], *, command: str, full: bool) -> st
         ]
         judged += cells
         if workload == "trace":
-            claims += claims_of(cells, ceiling_per_s=bound.ceiling_per_s if bound else 0.0)
+            claims += claims_of(cells, ceiling_per_s=ceiling_per_s)
         else:
             claims += pressure_claims(
                 cells, online_hit_rate=mean(run.online_hit_rate for run in base)
@@ -51,15 +57,14 @@ def report(bench: Bench, runs: Sequence[Run], *, command: str, full: bool) -> st
             bound_text(bound) if bound else "",
             arm_table(results, workload),
             client_text(results, workload),
-            cell_table(cells, bound),
+            cell_table(cells, ceiling_per_s),
             *worse(cells, results, workload, baseline_of(base)),
         ]
         everything["workloads"][workload] = _json(results, workload, cells, bound)
     sections += ["", render(claims)]
     if full:
-        path = write_results(
-            "colocation", claims, command=command, seeds=[bench.seed], more=everything
-        )
+        name = "colocation" if bench.host is CPU else f"other-hosts/colocation-{bench.host.name}"
+        path = write_results(name, claims, command=command, seeds=[bench.seed], more=everything)
         picture = plot(judged, path.with_suffix(".png"))
         sections.append(f"\nwritten: {path}, {picture}")
     missing = sum(result is None for result in loaded.values())
@@ -84,6 +89,12 @@ def _bound(bench: Bench, results: Results, workload: str) -> Bound | None:
         ceiling=ceiling,
         packed=packed,
     )
+
+
+def _ceiling_per_s(results: Results, workload: str) -> float:
+    """Offline tokens a second alone on the engine in prefix order; 0 where that was not run."""
+    alone = runs_of(results, workload, "offline-prefix")
+    return mean(run.offline_served_per_s for run in alone) if alone else 0.0
 
 
 def bound_text(bound: Bound) -> str:
@@ -152,7 +163,7 @@ def client_text(results: Results, workload: str) -> str:
     )
 
 
-def cell_table(cells: Iterable[CellResult], bound: Bound | None) -> str:
+def cell_table(cells: Iterable[CellResult], ceiling_per_s: float) -> str:
     """One line a cell: bounds, best static arm, AIMD, Weir, shares; ``!`` marks a missed SLO."""
     lines = [
         " ".join(
@@ -171,8 +182,8 @@ def cell_table(cells: Iterable[CellResult], bound: Bound | None) -> str:
         ceiling = of_bound = computed = "-"
         if weir is not None:
             computed = f"{weir.computed.mean:,.0f}"
-            if bound:
-                ceiling = f"{weir.served.mean / bound.ceiling_per_s:.0%}"
+            if ceiling_per_s:
+                ceiling = f"{weir.served.mean / ceiling_per_s:.0%}"
             if result.bound_per_s:
                 of_bound = f"{weir.served.mean / result.bound_per_s:.0%}"
         lines.append(

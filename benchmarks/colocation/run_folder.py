@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks.colocation.arms import Run
 from benchmarks.colocation.bench import Bench
 from benchmarks.colocation.calibrate import StepCost
+from benchmarks.machine import commit, describe_machine
 from weir_cli.loadlab.measure import Measurement
 from weir_cli.loadlab.records import LatencyStats, OnlineLatency
 
@@ -65,6 +66,24 @@ def measurement_from(given: dict[str, Any]) -> Measurement:
         **{name: LatencyStats(**online[name]) for name in ("ttft", "tbt", "tpot")},
     )
     return Measurement(**{**given, "online": latency, "errors": tuple(given["errors"])})
+
+
+def save_origin(bench: Bench) -> None:
+    """Keeps on what machine and from what commit the folder's first run was made."""
+    path = _origin_file(bench)
+    if not path.exists():
+        path.write_text(json.dumps({"machine": describe_machine(), "commit": commit()}, indent=1))
+
+
+def load_origin(bench: Bench) -> dict[str, Any]:
+    """``machine`` and ``commit`` of the runs; empty for a folder that has none."""
+    path = _origin_file(bench)
+    origin: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return origin
+
+
+def _origin_file(bench: Bench) -> Path:
+    return bench.folder / "origin.json"
 
 
 def calibration_file(bench: Bench) -> Path:

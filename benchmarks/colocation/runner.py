@@ -9,7 +9,7 @@ import os
 import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,6 @@ from benchmarks.colocation.control import Control, RealControl, StandIn
 from benchmarks.colocation.run_folder import calibration_file, load_run, save_run
 from benchmarks.colocation.setup import (
     MODEL,
-    OFFLINE_IN_FLIGHT,
-    SEQUENCES,
-    WORKLOADS,
     EngineSetup,
     SloTarget,
     stock_server,
@@ -49,17 +46,21 @@ async def running_server(
 ) -> AsyncIterator[tuple[Server, Control | None]]:
     """A pinned server, and the control plane beside an agent."""
     port = free_port()
-    log = bench.folder / "logs" / f"{setup.scheduler}-{setup.batched_tokens}-{port}.log"
+    size = setup.batched_tokens or bench.host.batched_tokens
+    log = bench.folder / "logs" / f"{setup.scheduler}-{size}-{port}.log"
     control: Control | None = None
-    os.sched_setaffinity(0, bench.cores.both)  # a start may use both cores
+    if bench.host.pinned:
+        os.sched_setaffinity(0, bench.cores.both)  # a start may use both cores
     try:
         if setup.scheduler == "weir":
             control = await _control(bench, setup, workload, log.with_suffix(".control.log"))
             data_dir = bench.folder / "agents" / str(port)
             shutil.rmtree(data_dir, ignore_errors=True)  # no run begins with what another learned
-            spec = weir_server(bench.model, setup, port, control=control, data_dir=data_dir)
+            spec = weir_server(
+                bench.model, setup, port, control=control, data_dir=data_dir, host=bench.host
+            )
         else:
-            spec = stock_server(bench.model, setup, port)
+            spec = stock_server(bench.model, setup, port, host=bench.host)
         forked = bench.agents.get() if setup.scheduler == "weir" else None
         server = await start_server(spec, log, zygote=forked)
     except BaseException:
@@ -67,8 +68,9 @@ async def running_server(
             await control.stop()
         raise
     try:
-        server.pin(bench.cores)
-        os.sched_setaffinity(0, {bench.cores.client})
+        if bench.host.pinned:
+            server.pin(bench.cores)
+            os.sched_setaffinity(0, {bench.cores.client})
         yield server, control
     finally:
         await server.stop(grace_s=3.0)
@@ -76,11 +78,43 @@ async def running_server(
             await control.stop()
 
 
+class Servers:
+    """The server that runs now; runs that need the same one take it over from those before."""
+
+    def __init__(self) -> None:
+        self._held = AsyncExitStack()
+        self._setup: EngineSetup | None = None
+        self._running: tuple[Server, Control | None] | None = None
+
+    async def get(
+        self, bench: Bench, setup: EngineSetup, workload: str
+    ) -> tuple[Server, Control | None]:
+        """A server of that setup; an agent is a new one each time.
+
+        Raises:
+            ServerError: it did not start.
+        """
+        if self._running is None or setup.scheduler == "weir" or setup != self._setup:
+            await self.stop()
+            self._running = await self._held.enter_async_context(
+                running_server(bench, setup, workload)
+            )
+            self._setup = setup
+        return self._running
+
+    async def stop(self) -> None:
+        """Ends the server, if there is one."""
+        self._running = None
+        await self._held.aclose()
+
+
 async def _control(bench: Bench, setup: EngineSetup, workload: str, log: Path) -> Control:
-    core = bench.cores.client
+    offline, core = bench.host.workloads[workload].offline, bench.cores.client
     if setup.real_control_plane:
-        return await RealControl.start(workload, seed=bench.seed, core=core, log=log)
-    return await StandIn.start(workload, seed=bench.seed, core=core, log=log, forecasts=True)
+        return await RealControl.start(offline, seed=bench.seed, core=core, log=log)
+    return await StandIn.start(
+        offline, seed=bench.seed, core=core, log=log, forecasts=True, host=bench.host
+    )
 
 
 async def execute(
@@ -91,7 +125,7 @@ async def execute(
     extra = {"ignore_eos": True, "stream_options": {"include_usage": True}}
     target = Target(host=server.host, port=server.port, model=MODEL, extra=extra)
     live = LiveLatency()
-    limit = AimdLimit(most=float(SEQUENCES))
+    limit = AimdLimit(most=float(bench.host.sequences))
     offline = _offline(bench, run, server, live=live, limit=limit, slos=slos)
     if control is not None:
         await control.open()
@@ -140,7 +174,9 @@ def _offline(
     order = run.arm.order
     if order is None or run.arm.control == "weir":
         return None
-    supply = offline_supply(WORKLOADS[run.workload].offline, seed=bench.seed, order=order)
+    supply = offline_supply(
+        bench.host.workloads[run.workload].offline, seed=bench.seed, order=order
+    )
     extra = {"priority": 1} if run.arm.engine.policy == "priority" else {}
     target = Target(host=server.host, port=server.port, model=MODEL, extra=extra)
     if run.arm.control == "aimd":
@@ -152,7 +188,8 @@ def _offline(
             interval_s=AIMD_INTERVAL_S,
             done=done,
         )
-    return lambda done: feed_offline(target, supply, concurrency=OFFLINE_IN_FLIGHT, done=done)
+    in_flight = bench.host.offline_in_flight
+    return lambda done: feed_offline(target, supply, concurrency=in_flight, done=done)
 
 
 def violated(live: LiveLatency, slos: Sequence[SloTarget], now_s: float) -> bool | None:
@@ -168,7 +205,7 @@ def violated(live: LiveLatency, slos: Sequence[SloTarget], now_s: float) -> bool
 
 
 async def execute_all(
-    bench: Bench, runs: Sequence[Run], baseline: Callable[[str], Baseline]
+    bench: Bench, servers: Servers, runs: Sequence[Run], baseline: Callable[[str], Baseline]
 ) -> None:
     """Makes every run that has no file yet; runs that can share a server do."""
     (bench.folder / "logs").mkdir(parents=True, exist_ok=True)
@@ -187,19 +224,20 @@ async def execute_all(
         if group[0].arm.control == "weir" and cell is not None:
             setup = dataclasses.replace(setup, slos=baseline(group[0].workload).targets(cell))
         try:
-            async with running_server(bench, setup, group[0].workload) as (server, control):
-                for run in group:
-                    slos = baseline(run.workload).targets(run.cell) if run.cell else ()
-                    await _settle(server)
-                    result, more = await execute(bench, run, server, control, slos)
-                    save_run(bench, run, result, more)
-                    done += 1
-                    bench.say(f"[{done}/{len(waiting)}] {run.key}: {summary(result)}")
+            server, control = await servers.get(bench, setup, group[0].workload)
+            for run in group:
+                slos = baseline(run.workload).targets(run.cell) if run.cell else ()
+                await _settle(server)
+                result, more = await execute(bench, run, server, control, slos)
+                save_run(bench, run, result, more)
+                done += 1
+                bench.say(f"[{done}/{len(waiting)}] {run.key}: {summary(result)}")
         except (ServerError, HttpError, OSError) as error:
+            await servers.stop()
             bench.say(f"{group[0].key} and what shares its server: {error}")
 
 
-async def calibrate_machine(bench: Bench) -> None:
+async def calibrate_machine(bench: Bench, servers: Servers) -> None:
     """Measures step costs once a run folder, on an idle stock server.
 
     Raises:
@@ -208,10 +246,10 @@ async def calibrate_machine(bench: Bench) -> None:
     if calibration_file(bench).exists():
         return
     (bench.folder / "logs").mkdir(parents=True, exist_ok=True)
-    async with running_server(bench, ONLINE_ONLY.engine, "trace") as (server, _):
-        await _settle(server)
-        target = Target(host=server.host, port=server.port, model=MODEL, extra={"ignore_eos": True})
-        cost = await calibrate(target, bench.seed)
+    server, _ = await servers.get(bench, ONLINE_ONLY.engine, "trace")
+    await _settle(server)
+    target = Target(host=server.host, port=server.port, model=MODEL, extra={"ignore_eos": True})
+    cost = await calibrate(target, bench.seed)
     calibration_file(bench).write_text(json.dumps(dataclasses.asdict(cost), indent=1))
     bench.say(
         f"calibration: {1e3 * cost.c0_s:.2f} ms fixed a step, "

@@ -6,11 +6,12 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from weir_agent.sample_model import SampleModelShape
 from weir_cli.loadlab.processes import ServerSpec
 from weir_cli.loadlab.workload import Lengths, OfflineShape, OnlineShape
 
@@ -75,6 +76,51 @@ WORKLOADS = {workload.name: workload for workload in (TRACE, PRESSURE)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Host:
+    """What the engine computes on: its size, its own arguments, and loads that it can carry.
+
+    ``pinned``: the engine has one core and everything else another, so that its processor time is
+    its busy time; without it there is no bound. ``dummy_weights``: the engine makes its weights
+    itself, and the model's folder has none.
+    """
+
+    name: str
+    shape: SampleModelShape
+    dummy_weights: bool
+    pinned: bool
+    blocks: int
+    sequences: int
+    batched_tokens: int
+    offline_in_flight: int
+    workloads: Mapping[str, Workload]
+    engine_args: tuple[str, ...]
+    environment: Mapping[str, str]
+    static_tokens: tuple[int, ...]
+
+
+CPU = Host(
+    name="cpu",
+    shape=SampleModelShape(),
+    dummy_weights=False,
+    pinned=True,
+    blocks=BLOCKS,
+    sequences=SEQUENCES,
+    batched_tokens=BATCHED_TOKENS,
+    offline_in_flight=OFFLINE_IN_FLIGHT,
+    workloads=WORKLOADS,
+    engine_args=("--enforce-eager",),
+    # One compute thread, the worker inside the EngineCore process.
+    environment={
+        "OMP_NUM_THREADS": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+    },
+    static_tokens=(48, 64, 96, 128, 192, 256, 384),
+)
+"""One core of a machine without an accelerator."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SloTarget:
     """One bound on the engine's online latency, and what online traffic alone has, in seconds."""
 
@@ -88,13 +134,14 @@ class SloTarget:
 class EngineSetup:
     """The differences between arms' servers.
 
-    ``scheduler`` is ``stock``, ``fixed`` or ``weir``; ``policy`` vLLM's scheduling policy.
-    ``real_control_plane`` puts the control plane itself beside an agent, not the stand-in.
+    ``scheduler`` is ``stock``, ``fixed`` or ``weir``; ``policy`` vLLM's scheduling policy;
+    ``batched_tokens`` None is the host's. ``real_control_plane`` puts the control plane itself
+    beside an agent, not the stand-in.
     """
 
     scheduler: str = "stock"
     policy: str = "priority"
-    batched_tokens: int = BATCHED_TOKENS
+    batched_tokens: int | None = None
     slos: tuple[SloTarget, ...] = ()
     real_control_plane: bool = False
 
@@ -111,25 +158,26 @@ class CallsTo(Protocol):
         """A key of scope `agent`."""
 
 
-def engine_args(model: Path, setup: EngineSetup) -> list[str]:
+def engine_args(model: Path, setup: EngineSetup, host: Host = CPU) -> list[str]:
     """Arguments of `vllm serve`, the same for all arms but for policy and step size."""
+    batched_tokens = setup.batched_tokens or host.batched_tokens
     return [
         "--model",
         str(model),
         "--served-model-name",
         MODEL,
-        "--enforce-eager",
+        *host.engine_args,
         "--block-size",
         str(BLOCK_TOKENS),
         "--num-gpu-blocks-override",
-        str(BLOCKS),
+        str(host.blocks),
         "--max-model-len",
-        str(MODEL_LEN),
+        str(host.shape.max_length_tokens),
         # vLLM wants at least as many tokens a step as sequences.
         "--max-num-seqs",
-        str(min(SEQUENCES, setup.batched_tokens)),
+        str(min(host.sequences, batched_tokens)),
         "--max-num-batched-tokens",
-        str(setup.batched_tokens),
+        str(batched_tokens),
         "--enable-prefix-caching",
         "--enable-prompt-tokens-details",
         "--disable-uvicorn-access-log",
@@ -138,16 +186,14 @@ def engine_args(model: Path, setup: EngineSetup) -> list[str]:
     ]
 
 
-def environment() -> dict[str, str]:
-    """The servers' environment: one compute thread, the worker inside the EngineCore process."""
+def environment(host: Host = CPU) -> dict[str, str]:
+    """The servers' environment."""
     root = Path(__file__).resolve().parents[2]
     paths = [str(root / part) for part in ("", "controlplane", "node_agent", "cli")]
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(paths),
-        "OMP_NUM_THREADS": "1",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
+        **host.environment,
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_SERVER_DEV_MODE": "1",  # offers POST /reset_prefix_cache
         "VLLM_LOGGING_LEVEL": "WARNING",
@@ -155,18 +201,24 @@ def environment() -> dict[str, str]:
     }
 
 
-def stock_server(model: Path, setup: EngineSetup, port: int) -> ServerSpec:
+def stock_server(model: Path, setup: EngineSetup, port: int, *, host: Host = CPU) -> ServerSpec:
     """The API server of vLLM itself; ``fixed`` only names another scheduler class."""
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     command += ["--host", "127.0.0.1", "--port", str(port), "--scheduling-policy", setup.policy]
-    command += engine_args(model, setup)
+    command += engine_args(model, setup, host)
     if setup.scheduler == "fixed":
         command += ["--scheduler-cls", "benchmarks.colocation.fixed_priority.FixedPriority"]
-    return ServerSpec(command=command, environment=environment(), port=port)
+    return ServerSpec(command=command, environment=environment(host), port=port)
 
 
 def weir_server(
-    model: Path, setup: EngineSetup, port: int, *, control: CallsTo, data_dir: Path
+    model: Path,
+    setup: EngineSetup,
+    port: int,
+    *,
+    control: CallsTo,
+    data_dir: Path,
+    host: Host = CPU,
 ) -> ServerSpec:
     """`weir serve agent`, with the cell's SLO."""
     slos: Sequence[dict[str, object]] = [
@@ -181,11 +233,11 @@ def weir_server(
     return ServerSpec(
         command=[sys.executable, "-m", "weir_cli", "serve", "agent"],
         environment={
-            **environment(),
+            **environment(host),
             "WEIR_HOST": "127.0.0.1",
             "WEIR_PORT": str(port),
             "WEIR_AGENT_ID": "benchmark",
-            "WEIR_ENGINE_ARGS": shlex.join(engine_args(model, setup)),
+            "WEIR_ENGINE_ARGS": shlex.join(engine_args(model, setup, host)),
             "WEIR_CONTROL_PLANE_URL": f"http://127.0.0.1:{control.port}",
             "WEIR_CONTROL_PLANE_KEY": control.agent_key,
             "WEIR_DATA_DIR": str(data_dir),

@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.colocation.bench import AgentZygote
 from benchmarks.colocation.calibrate import calibrate
 from benchmarks.colocation.control import StandIn
-from benchmarks.colocation.setup import MODEL, WORKLOADS, EngineSetup, SloTarget, weir_server
+from benchmarks.colocation.setup import MODEL, EngineSetup, SloTarget, weir_server
 from benchmarks.fidelity.traces import FITTED, SLO, WINDOW, FidelityTrace
 from weir_cli.loadlab.feeders import Target
 from weir_cli.loadlab.measure import measure
@@ -48,9 +48,11 @@ async def run_live(lab: Lab, trace: FidelityTrace, repeat: int) -> None:
     steps.unlink(missing_ok=True)
     os.sched_setaffinity(0, lab.cores.both)  # a start may use both cores
     log = lab.folder / f"{trace.name}.{repeat}.log"
-    name = next(name for name, w in WORKLOADS.items() if w.offline == trace.workload.offline)
     control = await StandIn.start(
-        name, seed=trace.seed, core=lab.cores.client, log=log.with_suffix(".control.log")
+        trace.workload.offline,
+        seed=trace.seed,
+        core=lab.cores.client,
+        log=log.with_suffix(".control.log"),
     )
     try:
         server = await _start(lab, control, log, steps)

@@ -70,11 +70,14 @@ class SampleModelShape:
             )
 
 
-def write_sample_model(path: Path, shape: SampleModelShape | None = None) -> None:
+def write_sample_model(
+    path: Path, shape: SampleModelShape | None = None, *, weights: bool = True
+) -> None:
     """Writes a model folder that vLLM and transformers load; the same shape gives the same bytes.
 
     Files: ``config.json``, ``generation_config.json``, ``model.safetensors`` (bfloat16),
-    ``tokenizer.json``, ``tokenizer_config.json`` with a chat template.
+    ``tokenizer.json``, ``tokenizer_config.json`` with a chat template. Without ``weights`` the
+    engine must make them itself (vLLM's ``--load-format dummy``).
     """
     shape = shape or SampleModelShape()
     path.mkdir(parents=True, exist_ok=True)
@@ -85,7 +88,8 @@ def write_sample_model(path: Path, shape: SampleModelShape | None = None) -> Non
         ("tokenizer_config.json", _tokenizer_config(shape)),
     ):
         (path / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
-    _write_safetensors(path / "model.safetensors", _weights(shape))
+    if weights:
+        _write_safetensors(path / "model.safetensors", _weights(shape))
 
 
 def _config(shape: SampleModelShape) -> dict[str, Any]:
