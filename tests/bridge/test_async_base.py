@@ -6,9 +6,12 @@ known beforehand, and any that is lost, doubled or out of order shows in the out
 
 from __future__ import annotations
 
+import json
 import random
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,11 +27,43 @@ def token_of(request_id: str, index: int) -> int:
     return 97 + (sum(request_id.encode()) * 7 + index * 13) % 26
 
 
+class Device:
+    """Virtual time: small steps are launched at once and compute, large ones are launched."""
+
+    small_s, launch_s = 0.006, 0.03
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self._free_s = 0.0
+        self._done_s: dict[int, float] = {}
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def launch(self, output: Any) -> None:  # noqa: ANN401 - vLLM is not typed
+        large = output.total_num_scheduled_tokens > 64
+        self.now_s += self.launch_s if large else 0.001
+        self._free_s = max(self._free_s, self.now_s) + (0.001 if large else self.small_s)
+        self._done_s[id(output)] = self._free_s
+
+    def wait_for(self, output: Any) -> None:  # noqa: ANN401
+        self.now_s = max(self.now_s, self._done_s.pop(id(output), 0.0))
+
+
 class Pipeline:
     """An engine loop with two steps in flight over a scheduler without a worker."""
 
-    def __init__(self, host: EngineHost, settings: Mapping[str, Any], *, blocks: int) -> None:
-        from weir_agent.vllm_bridge.scheduler import make_scheduler
+    def __init__(
+        self,
+        host: EngineHost,
+        settings: Mapping[str, Any],
+        *,
+        blocks: int,
+        device: Device | None = None,
+    ) -> None:
+        """``device`` tells the time; without one it is the machine's."""
+        from weir_agent.vllm_bridge.planner import build_planner
+        from weir_agent.vllm_bridge.scheduler import build
 
         arguments = host.arguments(blocks=blocks)
         config = arguments["vllm_config"]
@@ -36,7 +71,9 @@ class Pipeline:
         config.additional_config = {"weir": {"strict": True, "over_alone": None, **settings}}
         config.scheduler_config.async_scheduling = True
         try:
-            self.scheduler: Any = make_scheduler(**arguments)
+            self._device = device or Device()
+            clock = time.monotonic if device is None else device
+            self.scheduler: Any = build(build_planner, clock=clock, **arguments)
         finally:
             config.additional_config, config.scheduler_config.async_scheduling = before
         self.driver: Any = self.scheduler.weir
@@ -72,6 +109,9 @@ class Pipeline:
         if self.scheduler.has_requests():
             output = self.scheduler.schedule()
             computed = output.total_num_scheduled_tokens > 0
+            if computed:
+                self._device.launch(output)
+                self.scheduler.get_grammar_bitmask(output)
             self.computed_steps += computed
             self.empty_steps += not computed
             self._queue.append((output, self._sample(output)))
@@ -100,6 +140,7 @@ class Pipeline:
     def _update(self, output: Any, sampled: dict[str, list[int]]) -> None:  # noqa: ANN401
         from vllm.v1.outputs import ModelRunnerOutput
 
+        self._device.wait_for(output)
         names = list(output.num_scheduled_tokens)
         answer = ModelRunnerOutput(
             req_ids=names,
@@ -134,6 +175,26 @@ def test_two_steps_are_in_flight_and_no_token_is_lost(host: EngineHost) -> None:
     assert pipeline.tokens == {"one": expected("one", 10)}
     assert pipeline.computed_steps == 10  # no step beyond the last token
     assert pipeline.driver.telemetry()["divergences"] == 0
+
+
+def test_a_long_launch_counts_for_the_step_that_it_launches(
+    host: EngineHost, tmp_path: Path
+) -> None:
+    steps = tmp_path / "steps.jsonl"
+    pipeline = Pipeline(host, {"step_file": str(steps)}, blocks=64, device=Device())
+    rng = numbers(1)
+    pipeline.add("first", text(rng, 100), output=60, offline=False)
+    for count, _ in enumerate(pipeline.drain()):
+        if count % 12 == 11 and count < 50:
+            pipeline.add(f"long-{count}", text(rng, 200), output=4, offline=False)
+    pipeline.scheduler.shutdown()
+    recorded = [json.loads(line) for line in steps.read_text().splitlines()]
+    timed = [step for step in recorded if "seconds" in step]
+    prompts = [step["seconds"] for step in timed if step["prefills"]]
+    decodes = [step["seconds"] for step in timed if not step["prefills"]]
+    assert len(prompts) >= 4
+    assert min(prompts) >= Device.launch_s
+    assert max(decodes) <= 2 * Device.small_s
 
 
 @pytest.mark.parametrize("seed", range(6))

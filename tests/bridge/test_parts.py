@@ -68,6 +68,42 @@ def test_an_asynchronous_step_starts_when_the_one_before_it_ends() -> None:
     assert log.ended(third, 3.5)[1].started_s == 2.5
 
 
+def test_a_launch_that_outlasts_the_step_before_counts_for_its_own_step() -> None:
+    log = StepLog(asynchronous=True, warm_up=0)
+    before, decode, prompt, more, last = object(), object(), object(), object(), object()
+    log.sent(before, PLAN, scheduled_s=0.9, exact=True)
+    log.sent(decode, PLAN, scheduled_s=0.92, exact=True)
+    log.launched(decode, 0.922)
+    log.ended(before, 1.0)
+    log.sent(prompt, PLAN, scheduled_s=1.003, exact=True)
+    log.launched(prompt, 1.033)
+    # The decode's tokens are there at once after the prompt's launch: since when nobody knows.
+    timing = log.ended(decode, 1.034)[1]
+    assert not timing.timed
+    assert timing.ended_s == 1.034
+    assert timing.ended_s - timing.started_s == pytest.approx(0.003)
+    log.sent(more, PLAN, scheduled_s=1.036, exact=True)
+    log.launched(more, 1.066)
+    timing = log.ended(prompt, 1.067)[1]  # again at once: from one launch to the next
+    assert timing.timed
+    assert timing.ended_s - timing.started_s == pytest.approx(0.033)
+    log.sent(last, PLAN, scheduled_s=1.069, exact=True)
+    log.launched(last, 1.070)
+    timing = log.ended(more, 1.080)[1]  # it was waited for
+    assert timing.timed
+    assert (timing.started_s, timing.ended_s) == (1.036, 1.080)
+    assert log.ended(last, 1.085)[1].started_s == 1.080
+
+
+def test_a_synchronous_step_has_its_whole_launch_anyway() -> None:
+    log = StepLog(asynchronous=False, warm_up=0)
+    first, second = object(), object()
+    log.sent(first, PLAN, scheduled_s=1.0, exact=True)
+    log.sent(second, PLAN, scheduled_s=1.1, exact=True)
+    log.launched(second, 1.9)
+    assert log.ended(first, 1.91)[1].started_s == 1.0
+
+
 def test_first_steps_empty_steps_and_amended_plans_are_not_timed() -> None:
     log = StepLog(asynchronous=False, warm_up=1)
     outputs = [object() for _ in range(4)]

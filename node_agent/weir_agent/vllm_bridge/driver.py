@@ -47,8 +47,8 @@ class StepDriver:
     """Weir's side of one vLLM scheduler.
 
     ``step`` is what vLLM may do in the current step; its hooks read it. Order of calls for a step:
-    ``before_schedule``, ``after_schedule``, ``before_update``, ``after_update``; requests come and
-    go between any two of them, by way of ``comings``.
+    ``before_schedule``, ``after_schedule``, ``after_launch``, ``before_update``, ``after_update``;
+    requests come and go between any two of them, by way of ``comings``.
     """
 
     def __init__(
@@ -167,6 +167,10 @@ class StepDriver:
         if plan is None:
             self._park(now_s)
         self._spent_s += time.perf_counter() - entered_s
+
+    def after_launch(self, output: Any) -> None:
+        """The step's work was given to the device, all but its sampling."""
+        self._steps.launched(output, self._clock())
 
     def _make_plan(self, now_s: float) -> StepPlan | None:
         self._exact = True

@@ -40,6 +40,12 @@ class WeirMixin(VllmScheduler):
         return output
 
     @override
+    def get_grammar_bitmask(self, scheduler_output: Any) -> Any:
+        """Asked for between a step's launch and its sampling."""
+        self.weir.after_launch(scheduler_output)
+        return super().get_grammar_bitmask(scheduler_output)
+
+    @override
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """Process a step's tokens, then tell the planner what became of it."""
         driver = self.weir

@@ -21,6 +21,7 @@ from weir_agent.vllm_bridge.version import check_attributes, check_shapes
 
 _SCHEDULER = {
     "schedule": ("self", "throttle_prefills"),
+    "get_grammar_bitmask": ("self", "scheduler_output"),
     "update_from_output": ("self", "scheduler_output", "model_runner_output"),
     "add_request": ("self", "request"),
     "finish_requests": ("self", "request_ids", "finished_status"),

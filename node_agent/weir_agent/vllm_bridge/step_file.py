@@ -84,7 +84,7 @@ class StepFile:
         """It ended; ``more`` when requests are left, so that the next step follows at once."""
         pause_s = None
         if self._busy_since_s is not None:
-            pause_s = timing.started_s - self._busy_since_s
+            pause_s = max(0.0, timing.started_s - self._busy_since_s)
         self._busy_since_s = timing.ended_s if more else None
         sizes: _Sizes | None = None
         while self._in_flight and sizes is None:  # one that never ended is dropped

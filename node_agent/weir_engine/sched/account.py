@@ -11,9 +11,9 @@ from typing import NamedTuple, Protocol
 class OnlineLoad(NamedTuple):
     """The online side of the step that is being planned.
 
-    It is planned at ``now_s``; the step before is still under way for ``busy_s`` (0 where an engine
-    plans between steps). ``decoders`` online requests decode in it; ``earliest_token_s`` is when
-    the one that waits longest got its last token (None without decoders).
+    It is planned at ``now_s`` and queued behind a step that is under way for ``busy_s`` (0 where an
+    engine plans between steps). ``decoders`` online requests decode in it; ``earliest_token_s`` is
+    when the one that waits longest got its last token (None without decoders).
     ``earliest_cumulative_s`` is the smallest due time of their next tokens by a TPOT objective
     (None without one; see ``Pace``).
     ``prefills`` online requests have no first token yet, those still queued included;
@@ -57,13 +57,15 @@ class StepTimes(NamedTuple):
     """What became of a planned step, for the accounts.
 
     ``base_s`` is what the online work alone would have taken, by prediction scaled to the measured
-    ``duration_s``; ``offline`` says whether offline work was in it.
+    ``duration_s``; ``offline`` says whether offline work was in it. ``behind_s`` is how long the
+    step took that it was queued behind (0 where an engine plans between steps).
     """
 
     ended_s: float
     duration_s: float
     base_s: float
     offline: bool
+    behind_s: float = 0.0
 
 
 class Account(Protocol):

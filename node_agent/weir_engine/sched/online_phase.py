@@ -87,7 +87,7 @@ class OnlinePhase:
         self._decodes(draft, decoding)
         load = self._load(draft, decoding, prefilling, now_s, busy_s)
         if prefilling or self._state.waiting_online:
-            self._prefill(draft, prefilling, load, now_s)
+            self._prefill(draft, prefilling, load)
             shape = draft.shape
             base_s = 0.0 if shape.is_empty else self._model.predict(shape)
             prompts = self._prompts(draft, load, prefilling, base_s)
@@ -177,29 +177,27 @@ class OnlinePhase:
         decode = StepShape.of_decodes([request.computed_tokens])
         draft.add_decodes([self._state.decode_work[request.id]], decode)
 
-    def _prefill(
-        self, draft: StepDraft, running: list[Request], load: OnlineLoad, now_s: float
-    ) -> None:
+    def _prefill(self, draft: StepDraft, running: list[Request], load: OnlineLoad) -> None:
         limit_s = self._prefill_limit(draft, running, load)
         admits = True
-        for request in self._ranked(draft, running, limit_s, now_s):
+        for request in self._ranked(draft, running, limit_s, load.now_s + load.busy_s):
             if request.id not in self._state.running_online:
                 admits = admits and self._admit(draft, request, limit_s)
             elif request.id not in draft.preempted:
                 self._go_on(draft, request, limit_s)
 
     def _ranked(
-        self, draft: StepDraft, running: list[Request], limit_s: float, now_s: float
+        self, draft: StepDraft, running: list[Request], limit_s: float, start_s: float
     ) -> list[Request]:
-        """Prompts that are begun or wait, the one to serve first at the front."""
+        """Prompts that are begun or wait, the one to serve first at the front of them."""
         waiting = self._waiting(draft)
         if self._fewest_late is None:
-            return [*self._order.order(running, now_s), *self._order.order(waiting, now_s)]
+            return [*self._order.order(running, start_s), *self._order.order(waiting, start_s)]
         if len(running) + len(waiting) < 2:
             return [*running, *waiting]
         most, decodes = self._state.shape.max_batched_tokens, draft.decode_shape
         each_s = token_s(self._model, decodes, limit_s=limit_s, step_tokens=most)
-        return self._fewest_late.order([*running, *waiting], now_s, each_s, self._tokens_left)
+        return self._fewest_late.order([*running, *waiting], start_s, each_s, self._tokens_left)
 
     def _tokens_left(self, request: Request) -> int:
         if request.id in self._state.running_online:

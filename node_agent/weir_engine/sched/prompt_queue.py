@@ -71,7 +71,8 @@ def beside_prompts_s(
     """
     if load.prompts_s is None or load.earliest_arrival_s is None:
         return 0.0
-    slack_s = threshold_s - (load.now_s - load.earliest_arrival_s) - load.prompts_s
+    start_s = load.now_s + load.busy_s
+    slack_s = threshold_s - (start_s - load.earliest_arrival_s) - load.prompts_s
     return max(0.0, share * min(slack_s, headroom_s - load.prompts_delay_s))
 
 

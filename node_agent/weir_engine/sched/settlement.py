@@ -72,6 +72,8 @@ class Settlement:
         duration_s = outcome.ended_s - outcome.started_s
         base_s = self._base_s(plan, duration_s) if offline else duration_s
         offline_s = duration_s - base_s if offline else 0.0
+        queued = outcome.started_s <= self._last_end_s and plan.now_s < self._last_end_s
+        behind_s = self._last_end_s - self._last_start_s if queued else 0.0
         self._last_start_s, self._last_end_s = outcome.started_s, outcome.ended_s
         self._last_offline_s = offline_s
         counters.steps += 1
@@ -82,7 +84,11 @@ class Settlement:
             plan.shape,
             duration_s - plan.piggyback_s if outcome.timed else None,
             StepTimes(
-                ended_s=outcome.ended_s, duration_s=duration_s, base_s=base_s, offline=offline
+                ended_s=outcome.ended_s,
+                duration_s=duration_s,
+                base_s=base_s,
+                offline=offline,
+                behind_s=behind_s,
             ),
             later=self._only_decodes(),
         )

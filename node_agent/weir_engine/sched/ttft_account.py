@@ -39,7 +39,8 @@ _SHARE_OF_TAIL = 0.5
 # steps gain less and less.
 _SHARE_OF_HEADROOM = 0.9
 _SHARE_WHILE_SHORT = 1.2
-# A burst starts somewhere within a step; a tail request waits for this share of it.
+# A burst starts somewhere within a step; a tail request waits for this share of it, and for all of
+# the step that is queued behind it, where one is.
 _RESIDUAL = 0.75
 # The latency of online traffic alone is a mean over about this many requests.
 _SAMPLES = 150
@@ -161,6 +162,7 @@ class MeanTtftAccount(QuietAccount):
             # A pause of the machine is no step: what it cost is measured, and nobody waits longer
             # for offline work because of it than for a step as long as the threshold.
             cost_s2 = max(0.0, times.duration_s**2 - times.base_s**2) / 2
+            cost_s2 += times.behind_s * max(0.0, times.duration_s - times.base_s)
             self._accrued_s2 -= min(cost_s2, self._threshold_s**2 / 2)
         # Credit of idle times is not hoarded: it would come out as one long step.
         self._accrued_s2 = min(self._accrued_s2, wait_s * max(wait_s, 0.02))
@@ -182,11 +184,20 @@ class MeanTtftAccount(QuietAccount):
 
 
 def _length_s(load: OnlineLoad, wait_s: float) -> float:
-    """The step at which arrivals wait for ``wait_s`` on average because of offline work."""
-    if wait_s <= load.idle_step_s:
-        return 2 * wait_s
-    planned_s = _PLANNED_SHARE * wait_s
-    return max(2 * wait_s, planned_s + sqrt(planned_s**2 + load.base_s**2))
+    """The step at which arrivals wait for ``wait_s`` on average because of offline work.
+
+    Steps of S seconds where online work alone takes B: (S^2 - B^2) / 2 = w S, and where each is
+    queued behind another as long (S^2 - B^2) / 2 + S (S - B) = w S.
+    """
+    planned_s, base_s = _PLANNED_SHARE * wait_s, load.base_s
+    if load.busy_s > 0:
+        least_s = 2 * wait_s / 3
+        sum_s = planned_s + base_s
+        length_s = (sum_s + sqrt(sum_s**2 + 3 * base_s**2)) / 3
+    else:
+        least_s = 2 * wait_s
+        length_s = planned_s + sqrt(planned_s**2 + base_s**2)
+    return least_s if wait_s <= load.idle_step_s else max(least_s, length_s)
 
 
 class TailTtftAccount(QuietAccount):
@@ -198,7 +209,8 @@ class TailTtftAccount(QuietAccount):
     (or what may be spent of the tolerance where the reference is known), scaled by feedback on the
     measured tail, and a step beside decoders takes their own time and what this headroom pays for
     (``tail_extra_s``). Without ``prompt_step_s``, the time of a step full of prompts, and without
-    decoders, the whole step stays within the headroom. Beside prompts that have time to spare
+    decoders, the whole step stays within the headroom, and where one is queued behind another both
+    together. Beside prompts that have time to spare
     offline work gets a share of that, within the same headroom: the first of them must not have
     waited, and all of them not take, so long that little is left.
 
@@ -236,6 +248,7 @@ class TailTtftAccount(QuietAccount):
             return StepLimit(seconds=limit_s, reason="ttft-prefill")
         shortest_s = _SHORTEST_STEPS * load.idle_step_s
         limit_s = cap_s * self._feedback.factor
+        waits_s = limit_s / 2 if load.busy_s > 0 else limit_s
         prompt_step_s = self._prompt_step_s() if self._prompt_step_s is not None else 0.0
         if load.decoders and prompt_step_s > 0:
             steps = self._threshold_s / prompt_step_s
@@ -243,8 +256,8 @@ class TailTtftAccount(QuietAccount):
                 tail_extra_s(load, headroom_s=share * limit_s, prompt_steps=steps)
                 for share in (_SHARE_OF_HEADROOM, _SHARE_WHILE_SHORT)
             )
-            limit_s = load.base_s + max(extra_s, min(more_s, shortest_s))
-        return StepLimit(seconds=max(limit_s, shortest_s), reason="ttft-tail")
+            waits_s = load.base_s + max(extra_s, min(more_s, shortest_s))
+        return StepLimit(seconds=max(waits_s, shortest_s), reason="ttft-tail")
 
     def on_first_token(self, ttft_s: float, offline_delay_s: float) -> None:
         """Feeds the tail, and the tail without offline work."""
@@ -278,12 +291,13 @@ def tail_extra_s(load: OnlineLoad, *, headroom_s: float, prompt_steps: float) ->
     Steps longer by x seconds of offline work keep requests decoding for longer, and their decodes
     lengthen steps once more: with the fixed cost c0 and a base of B, each step is longer by
     x (B + x) / (c0 + x) than without offline work, x (B - c0) / (c0 + x) of it by decoders. A tail
-    request waits for a part of the first, and its own ``prompt_steps`` are each longer by the
-    second; x is where the two add up to the headroom.
+    request waits for a part of the first, for all of another where steps are queued, and its own
+    ``prompt_steps`` are each longer by the second; x is where the two add up to the headroom.
 
     Source: Weir; Little's law.
     """
     fixed_s, base_s = load.idle_step_s, max(load.base_s, load.idle_step_s)
-    linear_s = _RESIDUAL * base_s + prompt_steps * (base_s - fixed_s) - headroom_s
-    root_s = sqrt(linear_s**2 + 4 * _RESIDUAL * headroom_s * fixed_s)
-    return min(headroom_s, (root_s - linear_s) / (2 * _RESIDUAL))
+    steps = _RESIDUAL + (load.busy_s > 0)
+    linear_s = steps * base_s + prompt_steps * (base_s - fixed_s) - headroom_s
+    root_s = sqrt(linear_s**2 + 4 * steps * headroom_s * fixed_s)
+    return min(headroom_s, (root_s - linear_s) / (2 * steps))

@@ -1,12 +1,13 @@
 """Runs the production scheduler in virtual time: arrivals, plans, steps, records.
 
-Arrivals during a step wait for its end, as in a synchronous engine.
+Arrivals during a step wait for its end, and for that of the one queued behind it if there is one.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from math import inf
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from weir_engine.ids import RequestClass
 from weir_engine.request import Request
@@ -68,6 +69,18 @@ class Window:
         """Makes no difference."""
 
 
+class _InFlight(NamedTuple):
+    """A step that the engine has, between its plan and its end."""
+
+    plan: StepPlan
+    executed: Executed
+    started_s: float
+
+    @property
+    def ended_s(self) -> float:
+        return self.started_s + self.executed.seconds
+
+
 class Simulation:
     """One replica, one run. ``run`` may be called once.
 
@@ -75,6 +88,8 @@ class Simulation:
     ``offline`` feeds the others. ``plan_s`` is what a decision takes, and ``plan_request_s`` what
     each request of the step adds: the engine idles for it before each step, or, ``asynchronous``,
     the decision is made while the step before runs and what arrives meanwhile waits for one more.
+    With ``queued`` steps a step is planned and sent while so many run or wait before it, as vLLM
+    does with one when it schedules asynchronously.
 
     Source of ``asynchronous``: HyGen A.1, Algorithm 2.
     """
@@ -89,6 +104,7 @@ class Simulation:
         plan_s: float = 0.0,
         plan_request_s: float = 0.0,
         asynchronous: bool = False,
+        queued: int = 0,
     ) -> None:
         self._scheduler = scheduler
         self._engine = engine
@@ -97,6 +113,8 @@ class Simulation:
         self._plan_s = plan_s
         self._plan_request_s = plan_request_s
         self._asynchronous = asynchronous
+        self._most_in_flight = 1 + queued
+        self._in_flight: deque[_InFlight] = deque()
         self._stepped = False
         self._clock = VirtualClock()
         self._online_tokens = sum(
@@ -137,8 +155,13 @@ class Simulation:
             now_s = self._clock.now_s
             self._engine.poll(now_s)
             plan = self._scheduler.plan(now_s)
+            if self._in_flight and (plan.preempt or plan.recall or not plan.computes):
+                self._end_step()  # what it takes away may still be in flight
+                continue
             if plan.computes:
-                self._step(plan)
+                self._begin_step(plan)
+                if len(self._in_flight) == self._most_in_flight:
+                    self._end_step()
                 self._stepped = True
                 continue
             self._stepped = False
@@ -180,16 +203,23 @@ class Simulation:
             self._scheduler.add(self._engine.accept(spec, now_s))
             self._offline_unfinished += 1
 
-    def _step(self, plan: StepPlan) -> None:
+    def _begin_step(self, plan: StepPlan) -> None:
         if not self._asynchronous:
             plan_s = self._plan_s + self._plan_request_s * len(plan.work)
             self._clock.advance_to(self._clock.now_s + plan_s)
-        started_s = self._clock.now_s
         executed = self._engine.start(plan)
         self._scheduler.begin(plan)
-        ended_s = started_s + executed.seconds
-        self._clock.advance_to(ended_s)
-        self._record(plan, executed, ended_s)
+        before_s = self._in_flight[-1].ended_s if self._in_flight else self._clock.now_s
+        self._in_flight.append(_InFlight(plan, executed, max(before_s, self._clock.now_s)))
+        for running in executed.refused:
+            self._end(running)
+
+    def _end_step(self) -> None:
+        """The oldest step in flight ends."""
+        plan, executed, started_s = step = self._in_flight.popleft()
+        ended_s = step.ended_s
+        self._clock.advance_to(max(ended_s, self._clock.now_s))
+        self._record(plan, executed, started_s, ended_s)
         ended = self._engine.finish(executed, ended_s)
         outcome = StepOutcome(
             started_s=started_s,
@@ -198,16 +228,16 @@ class Simulation:
             finished=frozenset([running.request.id for running in ended]),
         )
         self._scheduler.commit(plan, outcome)
-        for running in (*executed.refused, *ended):
+        for running in ended:
             self._end(running)
 
-    def _record(self, plan: StepPlan, executed: Executed, ended_s: float) -> None:
+    def _record(self, plan: StepPlan, executed: Executed, started_s: float, ended_s: float) -> None:
         online, computed, served, decoded = executed.tokens
         on_cpu = len(executed.on_cpu)
         self._count_preemptions(plan)
         self._steps.append(
             StepRecord(
-                self._clock.now_s - executed.seconds,
+                started_s,
                 ended_s,
                 plan.predicted_s,
                 online,

@@ -60,8 +60,8 @@ class Replica:
 
     ``profiled`` starts the latency model from the steps that an agent measures at start, as
     ``cost`` times them. ``seed`` draws the noise of the steps. ``manager`` lays the KV blocks out;
-    ``guard_blocks`` and ``prefix_cache``: see ``KvManager``; ``plan_s``, ``plan_request_s`` and
-    ``asynchronous``: see ``Simulation``.
+    ``guard_blocks`` and ``prefix_cache``: see ``KvManager``; ``plan_s``, ``plan_request_s``,
+    ``asynchronous`` and ``queued``: see ``Simulation``.
     """
 
     cost: StepCost
@@ -80,6 +80,7 @@ class Replica:
     plan_s: float = 0.0
     plan_request_s: float = 0.0
     asynchronous: bool = False
+    queued: int = 0
     seed: int = 0
 
     def simulate(
@@ -124,6 +125,7 @@ class Replica:
             plan_s=self.plan_s,
             plan_request_s=self.plan_request_s,
             asynchronous=self.asynchronous,
+            queued=self.queued,
         )
 
     @property
