@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.bridge.engine_host import EngineHost, numbers, text
+from weir_engine.config import Policy
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
@@ -80,18 +81,22 @@ class Pipeline:
         self._hasher = host.core.request_block_hasher
         self._queue: deque[tuple[Any, dict[str, list[int]]]] = deque()
         self.tokens: dict[str, list[int]] = {}
+        self.outputs: Counter[str] = Counter()
         self.finished: set[str] = set()
         self.computed_steps = 0
         self.empty_steps = 0
 
     def add(self, name: str, prompt: tuple[int, ...], *, output: int, offline: bool) -> None:
         from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
         from vllm.v1.request import Request
 
+        kind = RequestOutputKind.FINAL_ONLY if offline else RequestOutputKind.DELTA
         params = SamplingParams(
             temperature=0,
             max_tokens=output,
             ignore_eos=True,
+            output_kind=kind,
             extra_args={"weir": {"class": "offline"}} if offline else None,
         )
         request = Request(name, list(prompt), params, None, block_hasher=self._hasher)
@@ -149,6 +154,7 @@ class Pipeline:
         )
         for engine_outputs in self.scheduler.update_from_output(output, answer).values():
             for result in engine_outputs.outputs:
+                self.outputs[result.request_id] += 1
                 if result.request_id in self.tokens:
                     self.tokens[result.request_id] += result.new_token_ids
                 if result.finish_reason is not None:
@@ -175,6 +181,20 @@ def test_two_steps_are_in_flight_and_no_token_is_lost(host: EngineHost) -> None:
     assert pipeline.tokens == {"one": expected("one", 10)}
     assert pipeline.computed_steps == 10  # no step beyond the last token
     assert pipeline.driver.telemetry()["divergences"] == 0
+
+
+def test_offline_tokens_come_many_at_a_time_and_online_ones_as_they_are_made(
+    host: EngineHost,
+) -> None:
+    pipeline = Pipeline(host, {"slos": []}, blocks=64)
+    rng = numbers(1)
+    pipeline.driver.set_policy(Policy(offline_kv_blocks=48, offline_seq_slots=4))
+    pipeline.add("line", text(rng, 40), output=50, offline=True)
+    pipeline.add("chat", text(rng, 40), output=50, offline=False)
+    for _ in pipeline.drain():
+        pass
+    assert pipeline.tokens == {name: expected(name, 50) for name in ("line", "chat")}
+    assert pipeline.outputs == {"chat": 50, "line": 5}  # 1, 16, 16, 16, and the last
 
 
 def test_a_long_launch_counts_for_the_step_that_it_launches(

@@ -222,6 +222,7 @@ class StepDriver:
         plan, timing = self._ending if self._ending is not None else (None, None)
         self._ending = None
         if plan is None or timing is None:
+            self.intake.bundles.bundle(outputs)
             return
         entered_s = time.perf_counter()
         outcome = read_outcome(
@@ -232,6 +233,7 @@ class StepDriver:
             streams=self.intake.streams,
             in_flight=self._steps.in_flight,
         )
+        self.intake.bundles.bundle(outputs)
         self.planner.commit(plan, outcome)
         for request_id in outcome.finished:
             self.comings.forget(request_id)

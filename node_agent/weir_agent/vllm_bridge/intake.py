@@ -12,6 +12,7 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.request import RequestStatus
 
 from weir_agent.vllm_bridge.base import VllmScheduler
+from weir_agent.vllm_bridge.bundles import Bundles
 from weir_agent.vllm_bridge.grammars import GrammarCompiler
 from weir_agent.vllm_bridge.messages import ONLINE_TAG, read_tag
 from weir_engine.errors import ConfigError
@@ -25,8 +26,8 @@ class Intake:
     """Every request in the engine, by id.
 
     ``online`` counts the online ones, ``streams`` are those of them whose tokens are handed out as
-    they come; ``blocked`` wait for their grammar and are not the planner's yet. ``wall`` is the
-    clock that vLLM stamps arrivals with.
+    they come, and ``bundles`` has the tokens of offline ones; ``blocked`` wait for their grammar
+    and are not the planner's yet. ``wall`` is the clock that vLLM stamps arrivals with.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Intake:
         self.known: dict[str, Request] = {}
         self.blocked: dict[str, Any] = {}
         self.streams: set[str] = set()
+        self.bundles = Bundles()
         self.online = 0
 
     def is_online(self, request_id: str) -> bool:
@@ -93,6 +95,8 @@ class Intake:
             self.online += 1
             if params is not None and params.output_kind is not RequestOutputKind.FINAL_ONLY:
                 self.streams.add(request.request_id)
+        else:
+            self.bundles.expect(request.request_id, params)
 
     def is_ready(self, request: Any) -> bool:
         """True when it can be planned at once; else it is kept back until it can."""
@@ -125,6 +129,7 @@ class Intake:
         if self.blocked.pop(request_id, None) is not None and self._grammars is not None:
             self._grammars.forget(request_id)
         self.streams.discard(request_id)
+        self.bundles.forget(request_id)
         request = self.known.pop(request_id, None)
         if request is not None:
             self.online -= request.is_online
