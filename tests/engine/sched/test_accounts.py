@@ -398,6 +398,62 @@ class TestMeanTtft:
         assert waits_s[0] == pytest.approx(waits_s[1])
 
 
+class TestQueuedSteps:
+    """An asynchronous engine plans a step while another runs: arrivals wait for both."""
+
+    def test_a_mean_pays_for_the_queued_step_as_a_whole(self) -> None:
+        """Steps of S without online work: S^2 / 2 for the rest of one, S^2 for the next."""
+        objective = slo(Metric.TTFT, "mean", 0.2, reference_s=0.1)
+        between, behind = (MeanTtftAccount(objective) for _ in range(2))
+        alone = between.step_limit(load()).seconds
+        queued = behind.step_limit(load(busy_s=0.03)).seconds
+        assert queued == pytest.approx(alone / 3)
+
+    def test_beside_decoders_the_steps_of_online_work_alone_are_queued_too(self) -> None:
+        objective = slo(Metric.TTFT, "mean", 0.2, reference_s=0.1)
+        limits = [
+            MeanTtftAccount(objective)
+            .step_limit(load(decoders=4, base_s=0.03, busy_s=busy_s))
+            .seconds
+            for busy_s in (0.0, 0.03)
+        ]
+        assert 0.03 < limits[1] < limits[0]
+
+    def test_a_step_behind_a_long_one_costs_a_mean_more(self) -> None:
+        accounts = []
+        for behind_s in (0.0, 0.05):
+            account = MeanTtftAccount(slo(Metric.TTFT, "mean", 0.12, reference_s=0.1))
+            for number in range(4):
+                account.on_step(
+                    StepTimes(
+                        ended_s=0.05 * number,
+                        duration_s=0.05,
+                        base_s=0.01,
+                        offline=True,
+                        behind_s=behind_s,
+                    )
+                )
+            accounts.append(account)
+        pauses = [account.step_limit(load(now_s=0.15)).idle_s for account in accounts]
+        assert pauses[0] is not None
+        assert pauses[1] is not None
+        assert pauses[1] > 2 * pauses[0]
+
+    def test_a_tail_pays_for_the_queued_step_as_a_whole(self) -> None:
+        at = load(decoders=4, base_s=0.03)
+        extra_s = tail_extra_s(at, headroom_s=0.05, prompt_steps=2)
+        queued_s = tail_extra_s(at._replace(busy_s=0.03), headroom_s=0.05, prompt_steps=2)
+        assert 0 < queued_s < extra_s
+        waits_s = 1.75 * queued_s * (0.03 + queued_s) / (0.01 + queued_s)
+        later_s = 2 * queued_s * (0.03 - 0.01) / (0.01 + queued_s)
+        assert waits_s + later_s == pytest.approx(0.05)
+
+    def test_without_decoders_two_steps_stay_within_a_tails_headroom(self) -> None:
+        account = TailTtftAccount(slo(Metric.TTFT, "p99", 1.0, reference_s=0.5))
+        alone = account.step_limit(load()).seconds
+        assert account.step_limit(load(busy_s=0.1)).seconds == pytest.approx(alone / 2)
+
+
 class TestTailTtft:
     def test_before_the_first_token_a_step_full_of_prompts_says_what_is_left(self) -> None:
         objective = slo(Metric.TTFT, "p90", 1.0)

@@ -42,11 +42,17 @@ def test_prompts_that_get_a_step_each_pay_for_each() -> None:
 
 
 def beside_s(
-    prompts_s: float, *, waited_s: float = 0.0, headroom_s: float = 10.0, delayed_s: float = 0.0
+    prompts_s: float,
+    *,
+    waited_s: float = 0.0,
+    headroom_s: float = 10.0,
+    delayed_s: float = 0.0,
+    busy_s: float = 0.0,
 ) -> float:
     """Beside a prompt of an objective of 1 s."""
     load = OnlineLoad(
         now_s=5.0,
+        busy_s=busy_s,
         earliest_arrival_s=5.0 - waited_s,
         prefills=1,
         base_s=0.05,
@@ -60,6 +66,10 @@ def test_a_quarter_of_what_the_prompts_could_wait_is_given() -> None:
     assert beside_s(0.2) == pytest.approx(0.2)
     assert beside_s(0.2, waited_s=0.4) == pytest.approx(0.1)
     assert beside_s(0.2, waited_s=0.9) == 0.0
+
+
+def test_what_the_step_under_way_still_takes_is_no_slack() -> None:
+    assert beside_s(0.2, waited_s=0.4, busy_s=0.2) == pytest.approx(0.05)
 
 
 def test_what_offline_work_may_delay_the_next_one_by_bounds_it_too() -> None:

@@ -1,12 +1,17 @@
 """Whole simulations: the production scheduler in virtual time."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 
 import pytest
 
 from tests.engine.sim.runs import POLICY, SHAPE, SLOS, Watched, offline, online, replica, watching
 from weir_engine.config import Policy
 from weir_engine.ids import RequestClass, RequestId
+from weir_engine.sched.account import Account, QuietAccount, StepTimes
+from weir_engine.sched.budget import SloBudget
 from weir_engine.sched.scheduler import Scheduler
 from weir_engine.sim.records import SimResult
 from weir_engine.sim.report import bound, summarise
@@ -64,6 +69,59 @@ def test_steps_follow_each_other_and_are_in_the_past_of_their_tokens() -> None:
         assert before.started_s < before.ended_s <= after.started_s + 1e-9
     ends = {step.ended_s for step in result.steps}
     assert all(token_s in ends for record in result.online for token_s in record.tokens_s)
+
+
+def test_an_arrival_waits_for_the_queued_step_too() -> None:
+    spec = RequestSpec(
+        id=RequestId("on-late"),
+        klass=RequestClass.ONLINE,
+        arrival_s=1.0,
+        segments=(Segment(key="late", tokens=8),),
+        output_tokens=2,
+    )
+    made = replace(replica(), queued=1)
+    result = made.simulate(online=(spec,), offline=offline(), until_s=3.0)
+    (record,) = result.online
+    (under_way,) = [step for step in result.steps if step.started_s < 1.0 < step.ended_s]
+    ends = [step.ended_s for step in result.steps if step.started_s >= under_way.started_s]
+    assert record.tokens_s[0] == ends[2]  # of the one under way, the queued one, and its own
+
+
+@pytest.mark.parametrize("queued", [0, 1])
+def test_accounts_hear_behind_which_step_another_was_queued(queued: int) -> None:
+    heard: list[StepTimes] = []
+
+    class Listening(QuietAccount):
+        def on_step(self, times: StepTimes) -> None:
+            heard.append(times)
+
+    class Budget(SloBudget):
+        @property
+        def accounts(self) -> Sequence[Account]:
+            return (Listening(),)
+
+    made = replace(replica(), queued=queued, budget=lambda model: Budget(SLOS, model))
+    made.simulate(online=online(), offline=offline(), until_s=4.0)
+    pairs = list(pairwise(heard))
+    behind = [after.behind_s == pytest.approx(before.duration_s) for before, after in pairs]
+    alone = [times.behind_s == 0.0 for times in heard]
+    assert all(behind[5:50]) if queued else all(alone)
+
+
+def test_with_a_queued_step_every_request_gets_its_tokens_and_blocks_are_kept() -> None:
+    seen: list[Watched] = []
+    made = replace(replica(), queued=1)
+    result = made.simulate(
+        online=online(), offline=offline(), until_s=30.0, planner=watching(made.scheduler, seen)
+    )
+    wanted = {spec.id: spec for spec in online()}
+    assert sorted(record.id for record in result.online) == sorted(wanted)
+    for record in result.online:
+        assert len(record.tokens_s) == wanted[record.id].output_tokens
+        assert list(record.tokens_s) == sorted(record.tokens_s)
+    for before, after in pairwise(result.steps):
+        assert before.ended_s <= after.started_s + 1e-9
+    assert result.offline_finished > 50
 
 
 def test_an_arrival_during_a_step_waits_for_its_end() -> None:
