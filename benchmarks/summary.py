@@ -100,8 +100,7 @@ def _colocation(content: Mapping[str, Any]) -> list[str]:
     machine = content["machine"]
     parts = [
         (
-            f"Offline tokens/s served on real vLLM over HTTP, {machine['processor']}, "
-            f"{machine['cores']} cores, windows of {content['window']['measure_s']:.0f} s; "
+            f"Offline tokens/s served on real vLLM over HTTP, {_device(machine)}, windows of {content['window']['measure_s']:.0f} s; "
             "a figure in brackets misses its SLO. "
             f"`{content['command']}`\n"
         )
@@ -121,6 +120,11 @@ def _colocation(content: Mapping[str, Any]) -> list[str]:
         )
         parts.append(_table(header, rows))
     return parts
+
+
+def _device(machine: Mapping[str, Any]) -> str:
+    host = f"{machine['processor']}, {machine['cores']} cores"
+    return ", ".join([*machine.get("gpus", ()), host])
 
 
 def _ceiling(bound: Mapping[str, Any] | None) -> str:

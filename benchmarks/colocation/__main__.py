@@ -23,18 +23,19 @@ from benchmarks.colocation.arms import (
     pressure_arms,
 )
 from benchmarks.colocation.bench import AgentZygote, Bench
-from benchmarks.colocation.cells import Baseline, Cell, all_cells, baseline_before
+from benchmarks.colocation.cells import Cell, all_cells
 from benchmarks.colocation.gpu import GPU
+from benchmarks.colocation.order import estimate_s, interleaved, read_baseline
 from benchmarks.colocation.pace import pace_for
 from benchmarks.colocation.report import report
 from benchmarks.colocation.run_folder import (
     calibration_file,
     load_calibration,
-    load_run,
     other_window,
     save_origin,
 )
-from benchmarks.colocation.runner import Servers, calibrate_machine, execute_all
+from benchmarks.colocation.runner import calibrate_machine, execute_all
+from benchmarks.colocation.servers import Servers
 from benchmarks.colocation.setup import CPU, Host
 from weir_agent.sample_model import write_sample_model
 from weir_cli.loadlab.measure import Window
@@ -42,7 +43,6 @@ from weir_cli.loadlab.processes import ServerError, available_cores, end_in_orde
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "colocation"
 HOSTS = {host.name: host for host in (CPU, GPU)}
-START_S = {"stock": 18.0, "weir": 6.0}  # an agent is forked
 PRESSURE_CELLS = ("p99-tbt/50%", "mean-tbt/50%", "all/50%")
 BUSY_LOAD = 0.7
 # On a slow machine P99 TBT +50% is a quarter of a second: 128 tokens, each of them in time, take
@@ -177,23 +177,6 @@ def _matching_arms(patterns: str, arms: Sequence[Arm]) -> list[Arm]:
     return chosen
 
 
-def estimate_s(bench: Bench, runs: Sequence[Run]) -> float:
-    """How long the runs that are still to be made will take."""
-    waiting = [run for run in runs if load_run(bench, run) is None]
-    servers = {
-        (run.workload, run.arm.engine, run.cell if run.arm.control == "weir" else None, run.repeat)
-        if run.arm.control == "weir"
-        else (run.workload, run.arm.engine)
-        for run in waiting
-    }
-    starts_s = sum(START_S["weir" if len(server) == 4 else "stock"] for server in servers)
-    lead_s = sum(
-        bench.workload(run.workload).lead_s for run in waiting if run.arm.control == "weir"
-    )
-    each_s = bench.window.ramp_s + bench.window.measure_s + 3.0
-    return starts_s + lead_s + len(waiting) * each_s
-
-
 def _folder(given: argparse.Namespace) -> Path:
     if given.folder is not None:
         return Path(given.folder)
@@ -293,29 +276,6 @@ async def _execute(bench: Bench, runs: Sequence[Run], pace: float | None) -> Ben
         await servers.stop()
         bench.agents.stop()
     return bench
-
-
-def interleaved(base: Sequence[Run], others: Sequence[Run]) -> list[Sequence[Run]]:
-    """Groups in the order in which they run: two of ``base``, then a share of the others and one.
-
-    Every run is in one group, however few there are of either kind.
-    """
-    groups = [base[:2]]
-    parts = max(1, len(base) - 2)
-    share = -(-len(others) // parts)
-    for number in range(parts):
-        groups += [others[number * share : (number + 1) * share], base[2 + number : 3 + number]]
-    return [group for group in groups if group]
-
-
-def read_baseline(bench: Bench, runs: Sequence[Run], workload: str) -> Baseline:
-    """The latency that a workload's online-only arm had last."""
-    base = [
-        load_run(bench, run)
-        for run in runs
-        if run.workload == workload and run.arm.name == ONLINE_ONLY.name
-    ]
-    return baseline_before([measured for measured in base if measured is not None], time.time())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 """One rule judges all arms, and claims are made only of runs that hold their SLO."""
 
+import asyncio
 import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -8,7 +11,6 @@ import numpy as np
 import pytest
 
 from benchmarks.claims import Claim
-from benchmarks.colocation.__main__ import interleaved
 from benchmarks.colocation.arms import ONLINE_ONLY, WEIR, Run, all_arms, static_arms
 from benchmarks.colocation.bench import AgentZygote, Bench
 from benchmarks.colocation.bound import bound_of
@@ -22,7 +24,9 @@ from benchmarks.colocation.cells import (
     excess,
     holds,
 )
+from benchmarks.colocation.gpu import GPU
 from benchmarks.colocation.judge import judge
+from benchmarks.colocation.order import interleaved
 from benchmarks.colocation.pace import (
     ONLINE_SHARES,
     pace_for,
@@ -31,16 +35,21 @@ from benchmarks.colocation.pace import (
     share,
 )
 from benchmarks.colocation.report import worse
-from benchmarks.colocation.run_folder import other_window, save_run
+from benchmarks.colocation.run_folder import load_origin, other_window, save_origin, save_run
+from benchmarks.colocation.servers import Servers
 from benchmarks.colocation.setup import (
+    BLOCK_TOKENS,
+    CPU,
     PRESSURE,
     TRACE,
     WORKLOADS,
     EngineSetup,
+    Host,
     Workload,
     engine_args,
 )
 from benchmarks.colocation.statements import claims_of, pressure_claims
+from benchmarks.machine import describe_machine
 from weir_cli.loadlab.control_setup import (
     StubPolicy,
     StubSetup,
@@ -221,17 +230,20 @@ def test_a_window_stretches_on_slow_machines_but_for_what_it_waits_in_the_end() 
     assert paced_workload(TRACE, 0.5).lead_s == TRACE.lead_s
 
 
-def test_runs_of_another_pace_are_not_mixed_into_a_folder(tmp_path: Path) -> None:
-    window = Window(ramp_s=6.0, measure_s=25.0, tail_s=40.0)
-    bench = Bench(
-        model=tmp_path,
-        folder=tmp_path,
+def bench_in(folder: Path) -> Bench:
+    return Bench(
+        model=folder,
+        folder=folder,
         cores=available_cores(),
-        window=window,
+        window=Window(ramp_s=6.0, measure_s=25.0, tail_s=40.0),
         seed=1,
         say=print,
         agents=AgentZygote(),
     )
+
+
+def test_runs_of_another_pace_are_not_mixed_into_a_folder(tmp_path: Path) -> None:
+    bench = bench_in(tmp_path)
     run = Run(workload="trace", arm=ONLINE_ONLY, cell=None, repeat=0)
     assert other_window(bench.at(1.5), [run]) is None
     save_run(bench.at(1.5), run, measurement(), {})
@@ -293,12 +305,71 @@ def test_runs_have_names_of_their_own() -> None:
     assert len({run.key for run in runs}) == len(runs)
 
 
-def test_arms_share_every_engine_setting_but_the_step(tmp_path: Path) -> None:
-    base = engine_args(tmp_path, EngineSetup())
-    for arm in all_arms():
-        args = engine_args(tmp_path, dataclasses.replace(arm.engine, slos=()))
+@pytest.mark.parametrize("host", [CPU, GPU], ids=lambda host: host.name)
+def test_arms_share_every_engine_setting_but_the_step(host: Host, tmp_path: Path) -> None:
+    base = engine_args(tmp_path, EngineSetup(), host)
+    for arm in all_arms(host.static_tokens):
+        args = engine_args(tmp_path, dataclasses.replace(arm.engine, slos=()), host)
         differing = {base[i - 1] for i, (a, b) in enumerate(zip(base, args, strict=True)) if a != b}
         assert differing <= {"--max-num-batched-tokens", "--max-num-seqs"}
+
+
+@pytest.mark.parametrize("host", [CPU, GPU], ids=lambda host: host.name)
+def test_the_longest_requests_of_a_host_fit_its_engine(host: Host) -> None:
+    for workload in host.workloads.values():
+        online, offline = workload.online, workload.offline
+        longest = online.prompt.high * online.turns + online.output.high
+        line = offline.document_tokens + offline.question.high + offline.output.high
+        assert longest <= host.shape.max_length_tokens
+        assert line <= host.shape.max_length_tokens
+        assert 4 * line < 0.9 * host.blocks * BLOCK_TOKENS
+
+
+def test_runs_that_need_the_same_stock_server_share_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running: list[str] = []
+    started: list[str] = []
+
+    @asynccontextmanager
+    async def server(
+        _bench: Bench, setup: EngineSetup, _workload: str
+    ) -> AsyncIterator[tuple[str, None]]:
+        name = f"{setup.scheduler}-{setup.batched_tokens}-{len(started)}"
+        started.append(name)
+        running.append(name)
+        yield name, None
+        running.remove(name)
+
+    monkeypatch.setattr("benchmarks.colocation.servers.running_server", server)
+
+    async def use() -> None:
+        servers = Servers()
+        stock, small, agent = (
+            EngineSetup(),
+            EngineSetup(batched_tokens=48),
+            EngineSetup(scheduler="weir"),
+        )
+        bench = bench_in(tmp_path)
+        for setup in (stock, stock, small, agent, agent, stock):
+            got, _ = await servers.get(bench, setup, "trace")
+            assert running == [str(got)]
+        await servers.stop()
+        assert running == []
+
+    asyncio.run(use())
+    assert started == ["stock-None-0", "stock-48-1", "weir-None-2", "weir-None-3", "stock-None-4"]
+
+
+def test_a_result_says_where_its_runs_were_made(tmp_path: Path) -> None:
+    bench = bench_in(tmp_path)
+    assert load_origin(bench) == {}
+    save_origin(bench)
+    origin = load_origin(bench)
+    assert origin["machine"]["cores"] == describe_machine()["cores"]
+    (tmp_path / "origin.json").write_text('{"machine": {"cores": 1}, "commit": "earlier"}')
+    save_origin(bench)  # of a later run in the same folder
+    assert load_origin(bench) == {"machine": {"cores": 1}, "commit": "earlier"}
 
 
 @pytest.mark.parametrize(("tbt_s", "target"), [(0.015, ">= 1.2"), (0.030, None)])

@@ -12,6 +12,9 @@ from weir_engine.sched.plan import StepOutcome, StepPlan
 from weir_engine.sched.state import SchedulerState
 from weir_engine.sched.transitions import count_on_cpu
 
+# A step that should have ended ends within so long.
+_SOON_S = 1e-4
+
 
 class Settlement:
     """Charges each step's time to offline and online work, and has it booked.
@@ -40,9 +43,10 @@ class Settlement:
     def busy_s(self, now_s: float) -> float:
         """How long the engine still computes, by prediction, before a step planned now can start.
 
-        An asynchronous engine plans a step while it computes the one before.
+        An asynchronous engine plans a step while it computes the one before. One that takes longer
+        than predicted is still there: only an engine that has nothing to compute is not busy.
         """
-        return max(self._planned_end_s - now_s, 0.0) if self._in_flight > 0 else 0.0
+        return max(self._planned_end_s - now_s, _SOON_S) if self._in_flight > 0 else 0.0
 
     def began(self, plan: StepPlan) -> None:
         """The plan was sent to the engine; one that computes nothing is not heard of again."""

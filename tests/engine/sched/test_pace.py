@@ -130,3 +130,18 @@ def test_the_step_under_way_is_taken_off_the_slack(engine: type[MiniEngine], bus
     due_s = 0.05 + online.output_tokens * 0.05
     limit_s = made.scheduler.plan(made.now_s).limit_s
     assert limit_s == pytest.approx(due_s - made.now_s - busy_s, rel=0.01)
+
+
+def test_a_step_that_overruns_is_still_under_way() -> None:
+    """Arrivals wait for the rest of it and for the next: three times as dear as the rest alone."""
+    slo = Slo(metric=Metric.TTFT, statistic="mean", threshold_s=0.3, reference_s=0.2)
+    limits_s = []
+    for engine in (MiniEngine, AsyncMiniEngine):
+        made = engine(slos=(slo,), blocks=2_000, max_batched_tokens=256)
+        made.add(request("off", online=False, prompt=1_000))
+        made.step()
+        made.now_s += 1.0  # far beyond what was predicted
+        limit_s = made.scheduler.plan(made.now_s).limit_s
+        assert limit_s is not None
+        limits_s.append(limit_s)
+    assert limits_s[1] == pytest.approx(limits_s[0] / 3)
