@@ -100,7 +100,8 @@ def _colocation(content: Mapping[str, Any]) -> list[str]:
     machine = content["machine"]
     parts = [
         (
-            f"Offline tokens/s served on real vLLM over HTTP, {_device(machine)}, windows of {content['window']['measure_s']:.0f} s; "
+            f"Offline tokens/s served on real vLLM over HTTP, {_device(machine)}, "
+            f"windows of {content['window']['measure_s']:.0f} s; "
             "a figure in brackets misses its SLO. "
             f"`{content['command']}`\n"
         )
