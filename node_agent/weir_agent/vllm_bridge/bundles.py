@@ -12,6 +12,18 @@ from vllm.sampling_params import RequestOutputKind
 MOST_TOKENS: Final = 16
 """So many are handed out at the latest: vLLM's counters of tokens lag by no more."""
 
+_BESIDE_TOKENS: Final = (
+    "finish_reason",
+    "events",
+    "new_logprobs",
+    "new_prompt_logprobs_tensors",
+    "new_sampling_mask",
+    "routed_experts",
+    "kv_transfer_params",
+)
+OUTPUT_FIELDS: Final = ("request_id", "new_token_ids", *_BESIDE_TOKENS)
+"""What is read of vLLM's outputs here."""
+
 
 class Bundles:
     """Tokens of requests that only want their whole answer, kept back until some are together.
@@ -56,7 +68,7 @@ class Bundles:
             self._kept[output.request_id] = []
             return False
         together = [*kept, *output.new_token_ids]
-        plain = output.finish_reason is None and output.events is None
+        plain = all(getattr(output, name) is None for name in _BESIDE_TOKENS)
         if plain and len(together) < self._most_tokens:
             self._kept[output.request_id] = together
             return True

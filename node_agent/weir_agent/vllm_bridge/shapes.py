@@ -11,11 +11,12 @@ from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
 from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.engine import EngineCoreRequestType
+from vllm.v1.engine import EngineCoreOutput, EngineCoreRequestType
 from vllm.v1.engine.core import EngineCore
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
+from weir_agent.vllm_bridge.bundles import OUTPUT_FIELDS
 from weir_agent.vllm_bridge.queue import ClassedBlockQueue
 from weir_agent.vllm_bridge.version import check_attributes, check_shapes
 
@@ -118,6 +119,16 @@ _REQUEST_STATE = (
     "prompt_embeds",
 )
 
+_PARAMETERS = (
+    "extra_args",
+    "max_tokens",
+    "n",
+    "output_kind",
+    "stop",
+    "logprobs",
+    "prompt_logprobs",
+)
+
 
 def check_classes() -> None:
     """Hold vLLM's classes against what the bridge was written for.
@@ -161,7 +172,9 @@ def check_classes() -> None:
     params = SamplingParams(max_tokens=1)
     request = Request("weir-check", [0], params, None)
     check_attributes({"Request": (request, _REQUEST_STATE)})
-    check_attributes({"SamplingParams": (params, ["extra_args", "max_tokens", "n", "output_kind"])})
+    output = EngineCoreOutput(request_id="weir-check", new_token_ids=[])
+    check_attributes({"EngineCoreOutput": (output, OUTPUT_FIELDS)})
+    check_attributes({"SamplingParams": (params, _PARAMETERS)})
     unknown = sorted(RequestQueue.__abstractmethods__ - _WAITING)
     check_attributes({"Weir's waiting queue (vLLM's has it)": (object, unknown)})
 
