@@ -1,6 +1,6 @@
 """Offline tokens leave the engine many at a time: nobody reads them before their line is done.
 
-Each output costs the process that serves online requests some 30 us, several times that on slow
+Each output costs the process that serves online requests some 20 us, several times that on slow
 hosts, and an engine that makes thousands of offline tokens a second would fill it with them.
 """
 

@@ -247,17 +247,17 @@ class TailTtftAccount(QuietAccount):
             limit_s = load.base_s + extra_s * self._feedback.factor
             return StepLimit(seconds=limit_s, reason="ttft-prefill")
         shortest_s = _SHORTEST_STEPS * load.idle_step_s
-        limit_s = cap_s * self._feedback.factor
-        waits_s = limit_s / 2 if load.busy_s > 0 else limit_s
+        paid_s = cap_s * self._feedback.factor
+        limit_s = paid_s / 2 if load.busy_s > 0 else paid_s
         prompt_step_s = self._prompt_step_s() if self._prompt_step_s is not None else 0.0
         if load.decoders and prompt_step_s > 0:
             steps = self._threshold_s / prompt_step_s
             extra_s, more_s = (
-                tail_extra_s(load, headroom_s=share * limit_s, prompt_steps=steps)
+                tail_extra_s(load, headroom_s=share * paid_s, prompt_steps=steps)
                 for share in (_SHARE_OF_HEADROOM, _SHARE_WHILE_SHORT)
             )
-            waits_s = load.base_s + max(extra_s, min(more_s, shortest_s))
-        return StepLimit(seconds=max(waits_s, shortest_s), reason="ttft-tail")
+            limit_s = load.base_s + max(extra_s, min(more_s, shortest_s))
+        return StepLimit(seconds=max(limit_s, shortest_s), reason="ttft-tail")
 
     def on_first_token(self, ttft_s: float, offline_delay_s: float) -> None:
         """Feeds the tail, and the tail without offline work."""

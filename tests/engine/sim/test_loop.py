@@ -71,16 +71,18 @@ def test_steps_follow_each_other_and_are_in_the_past_of_their_tokens() -> None:
     assert all(token_s in ends for record in result.online for token_s in record.tokens_s)
 
 
+LATE = RequestSpec(
+    id=RequestId("on-late"),
+    klass=RequestClass.ONLINE,
+    arrival_s=1.0,
+    segments=(Segment(key="late", tokens=8),),
+    output_tokens=2,
+)
+
+
 def test_an_arrival_waits_for_the_queued_step_too() -> None:
-    spec = RequestSpec(
-        id=RequestId("on-late"),
-        klass=RequestClass.ONLINE,
-        arrival_s=1.0,
-        segments=(Segment(key="late", tokens=8),),
-        output_tokens=2,
-    )
     made = replace(replica(), queued=1)
-    result = made.simulate(online=(spec,), offline=offline(), until_s=3.0)
+    result = made.simulate(online=(LATE,), offline=offline(), until_s=3.0)
     (record,) = result.online
     (under_way,) = [step for step in result.steps if step.started_s < 1.0 < step.ended_s]
     ends = [step.ended_s for step in result.steps if step.started_s >= under_way.started_s]
@@ -125,14 +127,7 @@ def test_with_a_queued_step_every_request_gets_its_tokens_and_blocks_are_kept() 
 
 
 def test_an_arrival_during_a_step_waits_for_its_end() -> None:
-    spec = RequestSpec(
-        id=RequestId("on-late"),
-        klass=RequestClass.ONLINE,
-        arrival_s=1.0,
-        segments=(Segment(key="late", tokens=8),),
-        output_tokens=2,
-    )
-    result = replica().simulate(online=(spec,), offline=offline(), until_s=3.0)
+    result = replica().simulate(online=(LATE,), offline=offline(), until_s=3.0)
     (record,) = result.online
     under_way = [step for step in result.steps if step.started_s < 1.0 < step.ended_s]
     assert len(under_way) == 1
