@@ -137,8 +137,11 @@ def _has_ttft_tail(slos: Sequence[Slo]) -> bool:
 
 
 def _fewest_late(slos: Sequence[Slo]) -> FewestLate | None:
-    tails = [s.threshold_s for s in slos if s.metric is Metric.TTFT and not s.is_mean]
-    return FewestLate(min(tails)) if tails else None
+    tails = [s for s in slos if s.metric is Metric.TTFT and not s.is_mean]
+    if not tails:
+        return None
+    tightest = min(tails, key=lambda slo: slo.threshold_s)
+    return FewestLate(tightest.threshold_s, quantile=tightest.quantile)
 
 
 def _has_ttft_mean(slos: Sequence[Slo]) -> bool:
@@ -310,7 +313,7 @@ def build_scheduler(  # noqa: PLR0913 - the composition root
     gathering = PromptGathering(parts.model) if seats.gather_prompts else None
     late = _fewest_late(slos) if seats.fewest_late and order is None else None
     order = order if order is not None else seats.order()
-    filled: tuple[object, ...] = (order, pool, admission, gathering)
+    filled: tuple[object, ...] = (order, pool, admission, gathering, late)
     return Scheduler(
         shape=shape,
         slos=slos,

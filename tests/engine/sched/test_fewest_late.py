@@ -9,7 +9,22 @@ from weir_engine.request import Request
 from weir_engine.sched.fewest_late import FewestLate
 
 TOKEN_S = 0.001
-SECOND = FewestLate(1.0)
+
+
+def busy() -> FewestLate:
+    """One that has just seen so many requests that a hundredth of a minute's are two."""
+    return seen(count=200, every_s=0.0)
+
+
+def seen(*, count: int, every_s: float) -> FewestLate:
+    """One for P99 within a second that has seen so many requests, the last at time 0."""
+    by = FewestLate(1.0)
+    for i in range(count):
+        by.on_add(request(f"seen{i}", online=True, at=(i + 1 - count) * every_s))
+    return by
+
+
+SECOND = busy()
 
 
 def prompts(*tokens: int, every_s: float = 0.0) -> list[Request]:
@@ -43,6 +58,30 @@ def test_the_longest_is_put_off_where_somebody_would_be_late() -> None:
     assert ranked(prompts(300, 800, 200, 200)) == "acdb"
 
 
+def test_where_few_come_nobody_is_put_off_for_what_is_a_little_late() -> None:
+    """Our example: b ends after 1.2 s, or a does; a quarter more than a second is too much."""
+    for few in (FewestLate(1.0), seen(count=130, every_s=0.5), seen(count=25, every_s=0.4)):
+        assert ranked(prompts(700, 500), by=few) == "ab"
+        assert ranked(prompts(700, 500, 100), by=few) == "bca"
+    for many in (seen(count=300, every_s=0.25), seen(count=50, every_s=0.25)):
+        assert ranked(prompts(700, 500), by=many) == "ba"
+
+
+def test_offline_requests_do_not_count_as_many() -> None:
+    by = FewestLate(1.0)
+    for i in range(500):
+        by.on_add(request(f"off{i}", online=False, at=0.0))
+    assert ranked(prompts(700, 500), by=by) == "ab"
+
+
+def test_many_of_an_hour_ago_are_few_now() -> None:
+    by = busy()
+    late = prompts(700, 500)
+    for each in late:
+        each.arrival_s = 3_600.0
+    assert ranked(late, now_s=3_600.0, by=by) == "ab"
+
+
 def test_eight_jobs_of_which_two_must_be_late() -> None:
     """Our example: by due time h ends after 11 of 9, and without it g after 29 of 28."""
     tokens, due_ms = (10, 6, 3, 1, 4, 8, 7, 6), (35, 20, 11, 8, 6, 25, 28, 9)
@@ -70,7 +109,7 @@ def test_one_that_had_its_first_token_is_not_put_off() -> None:
 
 
 def test_the_clients_delay_is_part_of_the_threshold() -> None:
-    by = FewestLate(1.0)
+    by = busy()
     assert ranked(prompts(700, 200), by=by) == "ab"
     by.set_client_delay(0.2)
     assert ranked(prompts(700, 200), by=by) == "ba"
