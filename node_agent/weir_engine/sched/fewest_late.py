@@ -34,7 +34,7 @@ class FewestLate(StepListener):
     late jobs", asked again at every step with what is left of the prompts.
     """
 
-    def __init__(self, threshold_s: float, *, quantile: float = 0.99) -> None:
+    def __init__(self, threshold_s: float, *, quantile: float) -> None:
         self._threshold_s = threshold_s
         self._quantile = quantile
         self._delay_s = 0.0

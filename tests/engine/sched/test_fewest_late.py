@@ -18,7 +18,7 @@ def busy() -> FewestLate:
 
 def seen(*, count: int, every_s: float) -> FewestLate:
     """One for P99 within a second that has seen so many requests, the last at time 0."""
-    by = FewestLate(1.0)
+    by = FewestLate(1.0, quantile=0.99)
     for i in range(count):
         by.on_add(request(f"seen{i}", online=True, at=(i + 1 - count) * every_s))
     return by
@@ -60,7 +60,11 @@ def test_the_longest_is_put_off_where_somebody_would_be_late() -> None:
 
 def test_where_few_come_nobody_is_put_off_for_what_is_a_little_late() -> None:
     """Our example: b ends after 1.2 s, or a does; a quarter more than a second is too much."""
-    for few in (FewestLate(1.0), seen(count=130, every_s=0.5), seen(count=25, every_s=0.4)):
+    for few in (
+        FewestLate(1.0, quantile=0.99),
+        seen(count=130, every_s=0.5),
+        seen(count=25, every_s=0.4),
+    ):
         assert ranked(prompts(700, 500), by=few) == "ab"
         assert ranked(prompts(700, 500, 100), by=few) == "bca"
     for many in (seen(count=300, every_s=0.25), seen(count=50, every_s=0.25)):
@@ -68,7 +72,7 @@ def test_where_few_come_nobody_is_put_off_for_what_is_a_little_late() -> None:
 
 
 def test_offline_requests_do_not_count_as_many() -> None:
-    by = FewestLate(1.0)
+    by = FewestLate(1.0, quantile=0.99)
     for i in range(500):
         by.on_add(request(f"off{i}", online=False, at=0.0))
     assert ranked(prompts(700, 500), by=by) == "ab"
