@@ -1,5 +1,6 @@
 """A burst of prompts under a percentile of TTFT: the fewest are late (Moore 1968)."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -158,3 +159,18 @@ def test_a_burst_makes_its_long_prompt_late_and_no_other() -> None:
 
 def test_under_a_mean_prompts_go_by_arrival() -> None:
     assert first_ended("mean")[0] == "p0"
+
+
+@pytest.mark.parametrize(("before", "expected"), [(0, ["p0", "p1"]), (40, ["p1", "p0"])])
+def test_the_scheduler_counts_who_came_before(before: int, expected: list[str]) -> None:
+    """The second ends after some 0.23 s of 0.2: too late only where many come."""
+    engine = MiniEngine(
+        slos=(Slo(metric=Metric.TTFT, statistic="p99", threshold_s=0.2),), blocks=128
+    )
+    for i in range(before):
+        engine.add(request(f"before{i}", online=True))
+        engine.abort(f"before{i}")
+    for i, tokens in enumerate((150, 50)):
+        engine.add(request(f"p{i}", online=True, prompt=tokens, output=1, at=i / 1000))
+    engine.run()
+    assert [name for name in engine.ended if name.startswith("p")] == expected
