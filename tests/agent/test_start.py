@@ -15,6 +15,7 @@ import pytest
 
 from weir_agent.main import run
 from weir_agent.settings import load_settings
+from weir_agent.supervisor import Exit
 
 
 @pytest.mark.parametrize(
@@ -76,6 +77,41 @@ def test_a_sigterm_while_the_engine_is_imported_ends_the_agent(tmp_path: Path) -
         assert agent.wait(120) == 128 + signal.SIGTERM  # of its own accord
     finally:
         agent.kill()
+
+
+HANGS = """
+import asyncio, sys, time
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+from weir_agent import main, vllm_bridge
+
+class Agent:
+    def __init__(self, settings, engine, *, on_ready):
+        self.stores = MagicMock()
+
+    async def run(self, bound):
+        asyncio.get_running_loop().run_in_executor(None, time.sleep, 600)
+        raise main.EngineDiedError("the engine is gone", recorded=True)
+
+async def start(args, settings, *, identity):
+    return object()
+
+vllm_bridge.arguments = MagicMock()
+vllm_bridge.serving = SimpleNamespace(start=start)
+main.Agent = Agent
+main.install_signals = lambda agent: None
+main.CLOSE_WITHIN_S = 0.5
+sys.exit(main._serve(MagicMock(), None, None, lambda: None, 0))
+"""
+
+
+def test_a_child_ends_though_a_thread_of_it_hangs() -> None:
+    """Its loop waits for its threads when it closes, and nobody would start the engine again."""
+    done = subprocess.run(
+        [sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == Exit.ENGINE_DIED, done.stderr
+    assert "agent.restarts" in done.stdout + done.stderr
 
 
 SPEAKS = """
