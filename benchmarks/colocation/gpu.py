@@ -76,5 +76,7 @@ GPU = Host(
     ),
     environment={},
     static_tokens=(256, 512, 1_024, 2_048, 4_096),
+    # Beyond graphs, where kernels are loaded and chosen at a size's first use.
+    warm_tokens=tuple(round(530 * 1.2**power) for power in range(14)),
 )
 """One GPU of 40 GB or more; vLLM schedules asynchronously on it."""

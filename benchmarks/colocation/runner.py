@@ -17,7 +17,7 @@ from benchmarks.colocation.cells import Baseline, quantity_s
 from benchmarks.colocation.control import Control
 from benchmarks.colocation.run_folder import calibration_file, load_run, save_run
 from benchmarks.colocation.servers import Servers
-from benchmarks.colocation.setup import MODEL, SloTarget
+from benchmarks.colocation.setup import MODEL, Host, SloTarget
 from weir_cli.loadlab.aimd import AimdLimit, feed_aimd
 from weir_cli.loadlab.feeders import Target, feed_offline
 from weir_cli.loadlab.live import LiveLatency
@@ -141,7 +141,7 @@ async def execute_all(
             server, control = await servers.get(bench, setup, group[0].workload)
             for run in group:
                 slos = baseline(run.workload).targets(run.cell) if run.cell else ()
-                await _settle(server)
+                await _settle(server, bench.host)
                 result, more = await execute(bench, run, server, control, slos)
                 save_run(bench, run, result, more)
                 done += 1
@@ -161,7 +161,7 @@ async def calibrate_machine(bench: Bench, servers: Servers) -> None:
         return
     (bench.folder / "logs").mkdir(parents=True, exist_ok=True)
     server, _ = await servers.get(bench, ONLINE_ONLY.engine, "trace")
-    await _settle(server)
+    await _settle(server, bench.host)
     target = Target(host=server.host, port=server.port, model=MODEL, extra={"ignore_eos": True})
     cost = await calibrate(target, bench.seed)
     calibration_file(bench).write_text(json.dumps(dataclasses.asdict(cost), indent=1))
@@ -175,11 +175,13 @@ async def calibrate_machine(bench: Bench, servers: Servers) -> None:
         bench.say("calibration is noisy: the bound is worth nothing, is the machine busy?")
 
 
-async def _settle(server: Server) -> None:
+async def _settle(server: Server, host: Host) -> None:
     """Waits until aborted requests are gone, empties the prefix cache, warms the code paths."""
     target = Target(host=server.host, port=server.port, model=MODEL, extra={"ignore_eos": True})
     await asyncio.sleep(0.5)
-    for text, tokens in (("warm up " * 40, 16), ("warm up " * 120, 4)):
+    prompts = [("warm up " * 40, 16), ("warm up " * 120, 4)]
+    prompts += [(f"{tokens} ".ljust(tokens, "."), 2) for tokens in host.warm_tokens]
+    for text, tokens in prompts:
         await exchange(
             server.host, server.port, "POST", "/v1/completions", target.body(text, tokens)
         )

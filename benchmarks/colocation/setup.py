@@ -81,7 +81,8 @@ class Host:
 
     ``pinned``: the engine has one core and everything else another, so that its processor time is
     its busy time; without it there is no bound. ``dummy_weights``: the engine makes its weights
-    itself, and the model's folder has none.
+    itself, and the model's folder has none. ``warm_tokens``: prompts that are run before each run,
+    because kernels of a size are slow at first.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Host:
     engine_args: tuple[str, ...]
     environment: Mapping[str, str]
     static_tokens: tuple[int, ...]
+    warm_tokens: tuple[int, ...] = ()
 
 
 CPU = Host(

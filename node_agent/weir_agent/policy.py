@@ -135,7 +135,7 @@ def client_delays(
     at_client: Mapping[str, Summary],
     in_engine: Mapping[str, Mapping[str, float]],
 ) -> dict[str, float]:
-    """Seconds between engine and client by metric, as the difference of the SLO's own statistic.
+    """Seconds between engine and client by SLO, as the difference of its own statistic.
 
     Both are to be of the same requests and as many values. At most half the threshold, and only
     from 20 samples on: a delay that is not known is none.
@@ -150,7 +150,7 @@ def client_delays(
         name = _nearest_statistic(slo.statistic)
         seen_s: float = getattr(client, name)
         delay_s = min(max(0.0, seen_s - float(engine.get(name, seen_s))), slo.threshold_s / 2)
-        delays[slo.metric] = max(delay_s, delays.get(slo.metric, 0.0))
+        delays[slo.name] = max(delay_s, delays.get(slo.name, 0.0))
     return delays
 
 

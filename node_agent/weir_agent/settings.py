@@ -50,6 +50,11 @@ class SloSetting(BaseModel):
     threshold_s: float = Field(gt=0, allow_inf_nan=False)
     reference_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
 
+    @property
+    def name(self) -> str:
+        """What it bounds, as the engine's ``Slo.name`` has it."""
+        return f"{self.metric}_{self.statistic}"
+
 
 class AgentSettings(BaseSettings):
     """Everything that can be set on a node agent, as ``WEIR_<NAME>``."""

@@ -56,6 +56,11 @@ class Slo:
                 )
 
     @property
+    def name(self) -> str:
+        """What it bounds, such as ``ttft_p99``."""
+        return f"{self.metric.value}_{self.statistic}"
+
+    @property
     def is_mean(self) -> bool:
         """True for a mean: it is kept as an account of banked slack, not as a deadline."""
         return self.statistic == "mean"
@@ -103,7 +108,7 @@ class Policy:
     ``offline_kv_blocks`` bounds the KV blocks referenced by offline requests only,
     ``offline_seq_slots`` the running offline requests, ``step_budget_s`` one step (None: the
     engine decides from its SLOs). ``expires_s`` is on the scheduler's clock; None never ends.
-    ``client_delay_s`` is the measured time between engine and client, by metric name: it is taken
+    ``client_delay_s`` is the measured time between engine and client, by ``Slo.name``: it is taken
     off the SLO's threshold. Online requests are never bound by any of these.
 
     Raises:

@@ -84,11 +84,12 @@ def test_a_beat_beside_the_regular_one_is_no_sample_more() -> None:
 def test_delays_are_the_difference_of_the_slos_own_statistic() -> None:
     slos = (
         SloSetting(metric="tbt", statistic="p99", threshold_s=0.1),
+        SloSetting(metric="tbt", statistic="mean", threshold_s=0.1),
         SloSetting(metric="ttft", statistic="mean", threshold_s=0.1),
         SloSetting(metric="tpot", statistic="mean", threshold_s=0.1),
     )
     client = {
-        "tbt": Summary(count=50, mean_s=0.02, p50_s=0.02, p90_s=0.03, p99_s=0.06),
+        "tbt": Summary(count=50, mean_s=0.012, p50_s=0.02, p90_s=0.03, p99_s=0.06),
         "ttft": Summary(count=50, mean_s=0.9, p50_s=0.9, p90_s=0.9, p99_s=0.9),
         "tpot": Summary(count=5, mean_s=0.9),
     }
@@ -98,4 +99,8 @@ def test_delays_are_the_difference_of_the_slos_own_statistic() -> None:
         "tpot": {"count": 50.0, "mean_s": 0.1},
     }
     delays = client_delays(slos, client, engine)
-    assert delays == {"tbt": pytest.approx(0.01), "ttft": 0.05}  # never above half the threshold
+    assert delays == {
+        "tbt_p99": pytest.approx(0.01),
+        "tbt_mean": pytest.approx(0.002),
+        "ttft_mean": 0.05,  # never above half the threshold
+    }

@@ -52,7 +52,7 @@ def test_a_policy_begins_when_it_is_read() -> None:
             "offline_seq_slots": 2,
             "step_budget_s": 0.05,
             "lease_s": 90.0,
-            "client_delay_s": {"ttft": 0.01},
+            "client_delay_s": {"ttft_p99": 0.01},
         }
     )
     assert message.policy(100.0) == Policy(
@@ -60,7 +60,7 @@ def test_a_policy_begins_when_it_is_read() -> None:
         offline_seq_slots=2,
         step_budget_s=0.05,
         expires_s=190.0,
-        client_delay_s={"ttft": 0.01},
+        client_delay_s={"ttft_p99": 0.01},
     )
 
 
@@ -71,7 +71,7 @@ def test_a_policy_begins_when_it_is_read() -> None:
         ({"offline_seq_slots": 1.5}, "policy.offline_seq_slots"),
         ({"step_budget_s": float("inf")}, "policy.step_budget_s"),
         ({"lease_s": float("nan")}, "policy.lease_s"),
-        ({"client_delay_s": {"e2e": 1}}, "policy.client_delay_s.e2e"),
+        ({"client_delay_s": {"ttft": 1}}, "policy.client_delay_s.ttft"),
         ({"budget": 1}, "policy.budget"),
     ],
 )

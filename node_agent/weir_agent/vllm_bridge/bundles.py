@@ -29,12 +29,15 @@ class Bundles:
     """Tokens of requests that only want their whole answer, kept back until some are together.
 
     The first output goes out as it comes, with what it says of the prompt, and so does one that
-    tells more than tokens.
+    tells more than tokens. First bundles have sizes in turn: requests that began together would
+    hand out all of theirs in one step, and the process that reads them would do nothing else.
     """
 
     def __init__(self, most_tokens: int = MOST_TOKENS) -> None:
         self._most_tokens = most_tokens
         self._kept: dict[str, list[int] | None] = {}  # None: its first output has not come
+        self._first_tokens: dict[str, int] = {}  # of those whose first bundle has not gone out
+        self._begun = 0
 
     def expect(self, request_id: str, params: Any) -> None:
         """An offline request came.
@@ -50,6 +53,7 @@ class Bundles:
     def forget(self, request_id: str) -> None:
         """It is over; tokens that were kept back belong to nobody."""
         self._kept.pop(request_id, None)
+        self._first_tokens.pop(request_id, None)
 
     def bundle(self, outputs: Mapping[int, Any]) -> None:
         """Takes out of a step's outputs, by client, what can wait, and puts in what has waited."""
@@ -66,12 +70,16 @@ class Bundles:
         kept = self._kept[output.request_id]
         if kept is None:
             self._kept[output.request_id] = []
+            self._first_tokens[output.request_id] = self._most_tokens - self._begun % self._most_tokens
+            self._begun += 1
             return False
         together = [*kept, *output.new_token_ids]
         plain = all(getattr(output, name) is None for name in _BESIDE_TOKENS)
-        if plain and len(together) < self._most_tokens:
+        enough = self._first_tokens.get(output.request_id, self._most_tokens)
+        if plain and len(together) < enough:
             self._kept[output.request_id] = together
             return True
         output.new_token_ids = together
         self._kept[output.request_id] = []
+        self._first_tokens.pop(output.request_id, None)
         return False

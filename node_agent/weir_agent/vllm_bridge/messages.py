@@ -29,6 +29,7 @@ LATENCY_PROFILE = "weir_latency_profile"
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Blocks = Annotated[int, Field(ge=0)]
+Objective = Annotated[str, Field(pattern="^(ttft|tpot|tbt)_(mean|p[5-9][0-9])$")]
 
 
 class _Message(BaseModel):
@@ -70,14 +71,14 @@ class PolicyMessage(_Message):
     """The argument of ``weir_set_policy``.
 
     ``lease_s`` counts from the moment the engine process reads it; None never ends.
-    ``client_delay_s`` maps "ttft", "tpot" or "tbt" to seconds between engine and client.
+    ``client_delay_s`` maps objectives, such as "ttft_p99", to seconds between engine and client.
     """
 
     offline_kv_blocks: Blocks
     offline_seq_slots: Blocks
     step_budget_s: Seconds | None = None
     lease_s: Seconds | None = None
-    client_delay_s: dict[Metric, Seconds] = Field(default_factory=dict)
+    client_delay_s: dict[Objective, Seconds] = Field(default_factory=dict)
 
     def policy(self, now_s: float) -> Policy:
         """The policy that begins at ``now_s`` on the scheduler's clock."""
@@ -86,7 +87,7 @@ class PolicyMessage(_Message):
             offline_seq_slots=self.offline_seq_slots,
             step_budget_s=self.step_budget_s,
             expires_s=None if self.lease_s is None else now_s + self.lease_s,
-            client_delay_s={metric.value: delay for metric, delay in self.client_delay_s.items()},
+            client_delay_s=dict(self.client_delay_s),
         )
 
 

@@ -14,6 +14,7 @@ from weir_engine.config import ONLINE_ONLY, EngineShape, Policy
 from weir_engine.ids import RequestId
 from weir_engine.kv.view import KvView
 from weir_engine.latency import models
+from weir_engine.latency.models import AttentionModel, GraphedModel, LatencyModel
 from weir_engine.pool.offline_pool import OfflinePool
 from weir_engine.pool.simple_orders import FcfsOrder
 from weir_engine.request import Request
@@ -63,17 +64,26 @@ PlannerFactory = Callable[[BridgeSettings, EngineShape, KvView, Policy], Planner
 
 
 def build_planner(
-    settings: BridgeSettings, shape: EngineShape, kv: KvView, policy: Policy = ONLINE_ONLY
+    settings: BridgeSettings,
+    shape: EngineShape,
+    kv: KvView,
+    policy: Policy = ONLINE_ONLY,
+    *,
+    graph_tokens: int = 0,
 ) -> Planner:
-    """The scheduler of the settings' preset.
+    """The scheduler of the settings' preset; ``graph_tokens`` as in ``GraphedModel``.
 
     Raises:
         ConfigError: the preset or the saved latency profile is not usable.
     """
-    model, profile = None, settings.profile
-    if profile is None and settings.kept is not None and settings.preset in presets.SEATS:
+    model: LatencyModel | None = None
+    profile = settings.profile
+    name = presets.SEATS[settings.preset].model if settings.preset in presets.SEATS else ""
+    if graph_tokens and name == AttentionModel.name:
+        name, model = GraphedModel.name, GraphedModel(graph_tokens=graph_tokens)
+    if profile is None and settings.kept is not None and name:
         kept = KeptProfile(settings.kept.folder, identity=settings.kept.identity)
-        profile = kept.read(model=presets.SEATS[settings.preset].model)
+        profile = kept.read(model=name)
     if profile is not None:
         model = models.create(str(profile.get("model", "")), profile)
     return presets.build_scheduler(

@@ -6,6 +6,7 @@
 
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from typing_extensions import override
@@ -145,7 +146,8 @@ def make_scheduler(**kwargs: Any) -> WeirMixin:
         UnsupportedEngineError: this vLLM or this configuration cannot run under Weir.
         ConfigError: a setting is not valid; the message names the field.
     """
-    return build(build_planner, **kwargs)
+    graph_tokens = shapes.graph_tokens(kwargs["vllm_config"].compilation_config)
+    return build(partial(build_planner, graph_tokens=graph_tokens), **kwargs)
 
 
 def build(

@@ -200,3 +200,10 @@ def check_scheduler(scheduler: Any) -> None:
             ),
         }
     )
+
+
+def graph_tokens(compilation: Any) -> int:
+    """Tokens of the largest step with prompts that vLLM runs as a CUDA graph; 0 where none is."""
+    if not compilation.cudagraph_mode or not compilation.cudagraph_mode.mixed_mode():
+        return 0
+    return int(compilation.max_cudagraph_capture_size or 0)

@@ -119,9 +119,12 @@ class SloBudget:
         return self._ordered
 
     def set_client_delay(self, delay_s: dict[str, float]) -> None:
-        """Takes measured delays between engine and client, keyed by metric."""
+        """Takes measured delays between engine and client, by ``Slo.name``.
+
+        A percentile's may be many times a mean's.
+        """
         for slo, account in self._accounts.items():
-            account.set_client_delay(delay_s.get(slo.metric.value, 0.0))
+            account.set_client_delay(delay_s.get(slo.name, 0.0))
 
     def prefill_limit(self, load: OnlineLoad) -> float:
         """The tightest, with some room kept for prefill whatever the decoders take."""

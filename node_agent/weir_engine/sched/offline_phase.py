@@ -80,6 +80,7 @@ class OfflinePhase:
         requests, prefilling = self._by_phase(whole)
         decoding = _Decodes.of(requests)
         online_decodes = draft.decode_requests
+        self._room.keep_within_graphs(draft, decoding.shape, limit_s)
         blocked = False
         prefill_first = self._prompts_first(draft, decoding, limit_s)
         if not prefill_first:

@@ -8,6 +8,7 @@ from typing import TypedDict
 
 from weir_engine.latency.features import StepShape
 from weir_engine.latency.models import LatencyModel
+from weir_engine.latency.models.graphed import beyond_is_dear
 from weir_engine.request import Request
 from weir_engine.sched.account import OnlineLoad
 from weir_engine.sched.bookkeeping import Bookkeeping
@@ -180,7 +181,13 @@ class OnlinePhase:
     def _prefill(self, draft: StepDraft, running: list[Request], load: OnlineLoad) -> None:
         limit_s = self._prefill_limit(draft, running, load)
         admits = True
-        for request in self._ranked(draft, running, limit_s, load.now_s + load.busy_s):
+        ranked = self._ranked(draft, running, limit_s, load.now_s + load.busy_s)
+        if self._model.graph_tokens and ranked:
+            tokens = self._tokens_left(ranked[0])  # the others do not wait for one another
+            if beyond_is_dear(self._model, draft.decode_shape, tokens):
+                most = self._model.graph_tokens - draft.shape.tokens
+                draft.tokens_left = min(draft.tokens_left, most)
+        for request in ranked:
             if request.id not in self._state.running_online:
                 admits = admits and self._admit(draft, request, limit_s)
             elif request.id not in draft.preempted:
@@ -273,7 +280,7 @@ class OnlinePhase:
         self, draft: StepDraft, request: Request, computed_tokens: int, limit_s: float
     ) -> int:
         upper = min(request.known_tokens - computed_tokens, draft.tokens_left)
-        if upper < 1 or self._would_delay(draft):
+        if upper < 1 or self._would_delay(draft, upper):
             return 0
         tokens = self._model.max_prefill_tokens(
             draft.shape, computed_tokens, limit_s, _MEDIAN, upper
@@ -283,11 +290,16 @@ class OnlinePhase:
             return min(upper, self._state.shape.block_size_tokens)
         return tokens
 
-    def _would_delay(self, draft: StepDraft) -> bool:
-        """True when a prompt ends in the step and the step is long enough to keep others out."""
+    def _would_delay(self, draft: StepDraft, tokens: int) -> bool:
+        """True when a prompt ends in the step and the step is long enough to keep others out.
+
+        One that gets ``tokens`` in it otherwise takes a step of its own.
+        """
         if not (self._stagger_prompts and draft.ends_prompt):
             return False
         one_more_s = self._model.fixed_s
         if self._joins_beside_decodes and draft.decode_requests:
             one_more_s = self._model.predict(draft.decode_shape)
+        if draft.decode_requests + tokens > self._model.graph_tokens:
+            one_more_s += self._model.beyond_graphs_s
         return self._model.predict(draft.shape) > _JOIN_STEPS * one_more_s

@@ -61,6 +61,7 @@ class Scheduler:
         policy: Policy = ONLINE_ONLY,
     ) -> None:
         model, budget = seats.model, seats.budget
+        self._slos = tuple(slos)
         self._fewest_late = seats.fewest_late
         self._state = SchedulerState(
             shape=shape, kv=kv, pool=seats.pool, lane=seats.lane, policy=policy
@@ -133,9 +134,16 @@ class Scheduler:
         if isinstance(self._budget, SloBudget):
             self._budget.set_client_delay(dict(policy.client_delay_s))
             if self._pace is not None:
-                self._pace.set_client_delay(policy.client_delay_s.get(Metric.TPOT.value, 0.0))
+                self._pace.set_client_delay(self._client_delay(policy, Metric.TPOT))
         if self._fewest_late is not None:
-            self._fewest_late.set_client_delay(policy.client_delay_s.get(Metric.TTFT.value, 0.0))
+            self._fewest_late.set_client_delay(self._client_delay(policy, Metric.TTFT))
+
+    def _client_delay(self, policy: Policy, metric: Metric) -> float:
+        """That of the tightest objective on the metric, of percentiles where there are any."""
+        slos = [slo for slo in self._slos if slo.metric is metric]
+        tails = [slo for slo in slos if not slo.is_mean]
+        tightest = min(tails or slos, key=lambda slo: slo.threshold_s, default=None)
+        return 0.0 if tightest is None else policy.client_delay_s.get(tightest.name, 0.0)
 
     def add(self, request: Request) -> None:
         """A request arrives.

@@ -4,6 +4,7 @@ from typing import Final
 
 from weir_engine.latency.features import StepShape
 from weir_engine.latency.models import LatencyModel
+from weir_engine.latency.models.graphed import serves_more_within
 from weir_engine.sched.draft import StepDraft
 
 _MEDIAN: Final = 0.5
@@ -22,6 +23,18 @@ class StepRoom:
     ) -> int:
         """Tokens of a prompt, on top of so many computed ones, that fit: at most ``upper``."""
         return self._model.max_prefill_tokens(shape, computed_tokens, limit_s, _MEDIAN, upper)
+
+    def keep_within_graphs(self, draft: StepDraft, decodes: StepShape, limit_s: float) -> None:
+        """Leaves the step no more tokens than a CUDA graph has, where that serves more a second.
+
+        ``decodes`` join it before any prompt.
+        """
+        if not self._model.graph_tokens:
+            return
+        shape = draft.shape.plus(decodes)
+        left = draft.tokens_left - decodes.decode_requests
+        if left > 0 and serves_more_within(self._model, shape, limit_s, left):
+            draft.tokens_left = self._model.graph_tokens - draft.shape.tokens
 
     def chunk_tokens(
         self,

@@ -539,15 +539,21 @@ class TestBudget:
     def test_without_objectives_a_step_still_ends(self) -> None:
         assert SloBudget((), exact_model()).step_limit(load()).seconds == pytest.approx(0.2)
 
-    def test_client_delay_reaches_the_objectives_of_that_metric_only(self) -> None:
-        budget = SloBudget(
-            (slo(Metric.TBT, "p99", 0.1), slo(Metric.TTFT, "p99", 1.0, 0.9)), exact_model()
-        )
+    def test_client_delay_reaches_the_objective_that_it_is_of_only(self) -> None:
+        tail, mean = slo(Metric.TBT, "p99", 0.1), slo(Metric.TBT, "mean", 0.1)
+        budget = SloBudget((tail, mean), exact_model())
+        for _ in range(300):
+            budget.accounts[1].on_token(0.0, 0.0)
         before = [a.step_limit(load(decoders=1, earliest_token_s=0.0)) for a in budget.accounts]
-        budget.set_client_delay({"tbt": 0.03})
+        budget.set_client_delay({tail.name: 0.03})
         after = [a.step_limit(load(decoders=1, earliest_token_s=0.0)) for a in budget.accounts]
         assert after[0].seconds == pytest.approx(before[0].seconds - 0.03, rel=0.01)
         assert after[1] == before[1]
+        assert before[1].seconds > 0.0
+        budget.set_client_delay({mean.name: 0.03})
+        for _ in range(1_000):
+            budget.accounts[1].on_token(0.08, 0.0)
+        assert budget.accounts[1].step_limit(load(decoders=1, base_s=0.01)).seconds == 0.01
 
     def test_prefill_always_moves(self) -> None:
         budget = SloBudget((slo(Metric.TBT, "p99", 0.05),), exact_model())

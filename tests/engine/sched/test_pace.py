@@ -111,7 +111,7 @@ def test_counted_from_arrival_an_answer_may_take_what_its_first_token_left() -> 
 def test_what_clients_wait_besides_is_taken_off_the_pace() -> None:
     made = MiniEngine(slos=(TPOT,), blocks=2_000, max_batched_tokens=256)
     made.scheduler.set_policy(
-        Policy(offline_kv_blocks=2_000, offline_seq_slots=64, client_delay_s={"tpot": 0.02})
+        Policy(offline_kv_blocks=2_000, offline_seq_slots=64, client_delay_s={TPOT.name: 0.02})
     )
     assert 0.02 < mean_gap_s(made) <= 0.0301
 

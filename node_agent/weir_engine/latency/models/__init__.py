@@ -11,6 +11,7 @@ from weir_engine.latency.models.base import LatencyModel
 from weir_engine.latency.models.bros import BrosModel
 from weir_engine.latency.models.echo import EchoModel
 from weir_engine.latency.models.fitted import FittedModel
+from weir_engine.latency.models.graphed import GraphedModel
 from weir_engine.latency.models.hygen import HygenModel
 from weir_engine.latency.models.linear import LinearModel
 from weir_engine.latency.models.modulewise import ModulewiseModel
@@ -21,6 +22,7 @@ __all__ = [
     "BrosModel",
     "EchoModel",
     "FittedModel",
+    "GraphedModel",
     "HygenModel",
     "LatencyModel",
     "LinearModel",
@@ -32,6 +34,7 @@ _BY_NAME: dict[str, type[FittedModel]] = {
     AttentionModel.name: AttentionModel,
     BrosModel.name: BrosModel,
     EchoModel.name: EchoModel,
+    GraphedModel.name: GraphedModel,
     HygenModel.name: HygenModel,
     ModulewiseModel.name: ModulewiseModel,
 }

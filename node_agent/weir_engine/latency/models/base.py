@@ -14,6 +14,16 @@ class LatencyModel(Protocol):
         ...
 
     @property
+    def graph_tokens(self) -> int:
+        """Tokens of the largest step that the engine has a CUDA graph for; 0: no such bound."""
+        ...
+
+    @property
+    def beyond_graphs_s(self) -> float:
+        """Seconds that a larger step costs besides."""
+        ...
+
+    @property
     def observed_steps(self) -> int:
         """Measured steps learnt from; 0 means that only the profile or the defaults speak."""
         ...

@@ -33,6 +33,16 @@ class BatchOnlyModel:
         return _SECONDS
 
     @property
+    def graph_tokens(self) -> int:
+        """No bound."""
+        return 0
+
+    @property
+    def beyond_graphs_s(self) -> float:
+        """Nothing."""
+        return 0.0
+
+    @property
     def observed_steps(self) -> int:
         """It learns from none."""
         return 0

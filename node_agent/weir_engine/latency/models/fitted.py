@@ -87,6 +87,16 @@ class FittedModel(ABC):
         """Seconds that a step costs before its first token (c0)."""
 
     @property
+    def graph_tokens(self) -> int:
+        """Tokens of the largest step that the engine has a CUDA graph for; 0: no such bound."""
+        return 0
+
+    @property
+    def beyond_graphs_s(self) -> float:
+        """Seconds that a larger step costs besides."""
+        return 0.0
+
+    @property
     def observed_steps(self) -> int:
         """Measured steps learnt from."""
         return self._reservoir.added + len(self._new)

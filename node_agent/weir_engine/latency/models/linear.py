@@ -40,11 +40,23 @@ class LinearModel(FittedModel):
     def max_prefill_tokens(
         self, shape: StepShape, computed_tokens: int, limit_s: float, q: float, upper: int
     ) -> int:
+        return self._fitting(shape, computed_tokens, limit_s, q, upper, 0.0)
+
+    def _fitting(  # noqa: PLR0913 - as above, and once more
+        self,
+        shape: StepShape,
+        computed_tokens: int,
+        limit_s: float,
+        q: float,
+        upper: int,
+        besides_s: float,
+    ) -> int:
+        """``max_prefill_tokens`` of a step that costs ``besides_s`` more."""
         if upper < 1 or limit_s <= 0:
             return 0
         base_s = self.predict(shape) if not shape.is_empty else self._values[0]
         fixed, linear, square = self._prefill_terms(shape, computed_tokens)
-        room_s = self._quantiles.within(limit_s, q) * _ROUNDING - base_s - fixed
+        room_s = self._quantiles.within(limit_s, q) * _ROUNDING - base_s - fixed - besides_s
         if room_s <= 0:
             return 0
         if isinf(room_s):
