@@ -21,6 +21,14 @@ from weir_engine.kv.manager import KvManager
 from weir_engine.latency import models
 from weir_engine.latency.features import EMPTY_SHAPE
 
+SHAPE = EngineShape(
+    block_size_tokens=16,
+    total_blocks=64,
+    max_batched_tokens=512,
+    max_seqs=16,
+    max_model_len_tokens=512,
+)
+
 
 def learned(name: str = "attention") -> dict[str, object]:
     """The state of a model that saw some steps."""
@@ -86,18 +94,35 @@ def test_each_preset_plans_with_its_own_model(tmp_path: Path, preset: str, model
             "kept": {"folder": tmp_path, "identity": "a"},
         }
     )
-    shape = EngineShape(
-        block_size_tokens=16,
-        total_blocks=64,
-        max_batched_tokens=512,
-        max_seqs=16,
-        max_model_len_tokens=512,
-    )
-    planner = build_planner(settings, shape, KvManager(total_blocks=64, block_size_tokens=16))
+    planner = build_planner(settings, SHAPE, KvManager(total_blocks=64, block_size_tokens=16))
     used = planner.model  # type: ignore[attr-defined]
     assert used.name == model
     warm = models.create(model, learned()) if model == "attention" else models.create(model)
     assert used.coefficients == warm.coefficients
+
+
+def test_an_engine_with_cuda_graphs_has_a_model_and_a_profile_of_its_own(tmp_path: Path) -> None:
+    kept = KeptProfile(tmp_path, identity="a")
+    settings = BridgeSettings.model_validate(
+        {
+            "slos": [{"metric": "tbt", "statistic": "p99", "threshold_s": 0.1}],
+            "kept": {"folder": tmp_path, "identity": "a"},
+        }
+    )
+
+    def used(settings: BridgeSettings) -> models.FittedModel:
+        kv = KvManager(total_blocks=64, block_size_tokens=16)
+        planner = build_planner(settings, SHAPE, kv, graph_tokens=512)
+        model: models.FittedModel = planner.model  # type: ignore[attr-defined]
+        return model
+
+    kept.write(learned())  # by an engine without: it knows nothing of launches
+    assert (used(settings).name, used(settings).graph_tokens) == ("attention-graphs", 512)
+    warm = models.GraphedModel({"beyond_graphs": 0.03}, graph_tokens=512)
+    kept.write(warm.state())
+    assert used(settings).beyond_graphs_s == 0.03
+    paper = settings.model_copy(update={"preset": "hygen", "static_budget_s": 0.1})
+    assert used(paper).name == "hygen"
 
 
 async def test_a_write_that_is_still_under_way_spoils_no_other(

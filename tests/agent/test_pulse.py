@@ -135,7 +135,9 @@ async def test_what_engine_and_client_see_alike_is_no_delay(
         latency.add("tbt", now_s, seen_s)
         latency.add("tpot", now_s, seen_s)
     await pulse.beat()
-    assert engine.policies[-1]["client_delay_s"] == pytest.approx({"tbt_p99": 0.0, "tpot_mean": 0.0})
+    assert engine.policies[-1]["client_delay_s"] == pytest.approx(
+        {"tbt_p99": 0.0, "tpot_mean": 0.0}
+    )
 
 
 def test_silence_counts_from_the_last_answer_until_the_next() -> None:

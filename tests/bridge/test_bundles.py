@@ -81,3 +81,19 @@ class TestBundles:
         handed_out(bundles, output("line", 2))
         bundles.forget("line")
         assert handed_out(bundles, output("line", 3)) == [("line", [3])]
+
+    def test_lines_that_began_together_hand_out_their_tokens_in_turns(self) -> None:
+        """In one step the process that reads them would do nothing else for a while."""
+        bundles, names = Bundles(most_tokens=3), ("a", "b", "c")
+        for name in names:
+            bundles.expect(name, self.whole)
+        handed_out(bundles, *[output(name, 0) for name in names])
+        steps = [handed_out(bundles, *[output(name, step) for name in names]) for step in range(6)]
+        assert steps == [
+            [("c", [0])],
+            [("b", [0, 1])],
+            [("a", [0, 1, 2])],
+            [("c", [1, 2, 3])],
+            [("b", [2, 3, 4])],
+            [("a", [3, 4, 5])],
+        ]

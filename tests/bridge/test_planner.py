@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import warnings
 from typing import Any
 
 import pytest
@@ -32,3 +34,24 @@ def test_online_latency_is_held_where_nobody_gave_an_objective(
     kv = KvManager(total_blocks=64, block_size_tokens=16)
     planner = build_planner(read_settings({"weir": settings}), SHAPE, kv)
     assert planner.plan(1000.0).limit_reason == rule
+
+
+@pytest.mark.parametrize(
+    ("mode", "tokens"),
+    [
+        ("NONE", 0),
+        ("FULL_DECODE_ONLY", 0),  # a step with prompts is no graph
+        ("PIECEWISE", 512),
+        ("FULL", 512),
+        ("FULL_AND_PIECEWISE", 512),
+    ],
+)
+def test_the_largest_graph_is_read_from_vllms_configuration(mode: str, tokens: int) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # vLLM's and torch's own, while they load
+        config = importlib.import_module("vllm.config")
+        shapes = importlib.import_module("weir_agent.vllm_bridge.shapes")
+    given = config.CompilationConfig(cudagraph_mode=mode, max_cudagraph_capture_size=512)
+    assert shapes.graph_tokens(given) == tokens
+    given.max_cudagraph_capture_size = None  # what an engine without an accelerator has
+    assert shapes.graph_tokens(given) == 0

@@ -70,7 +70,9 @@ class Bundles:
         kept = self._kept[output.request_id]
         if kept is None:
             self._kept[output.request_id] = []
-            self._first_tokens[output.request_id] = self._most_tokens - self._begun % self._most_tokens
+            self._first_tokens[output.request_id] = (
+                self._most_tokens - self._begun % self._most_tokens
+            )
             self._begun += 1
             return False
         together = [*kept, *output.new_token_ids]

@@ -8,13 +8,13 @@ from typing import TypedDict
 
 from weir_engine.latency.features import StepShape
 from weir_engine.latency.models import LatencyModel
-from weir_engine.latency.models.graphed import beyond_is_dear
 from weir_engine.request import Request
 from weir_engine.sched.account import OnlineLoad
 from weir_engine.sched.bookkeeping import Bookkeeping
 from weir_engine.sched.both_ends import BothEnds
 from weir_engine.sched.draft import StepDraft
 from weir_engine.sched.fewest_late import FewestLate
+from weir_engine.sched.graph_sizing import keep_online_within
 from weir_engine.sched.making_room import MakingRoom
 from weir_engine.sched.order import OnlineOrder
 from weir_engine.sched.pace import Pace
@@ -70,6 +70,9 @@ class OnlinePhase:
         self._stagger_prompts = stagger_prompts
         self._joins_beside_decodes = joins_beside_decodes
         self._fewest_late = fewest_late
+        # Where only a tail of TTFT counts, the last prompt of a burst waits for each further step.
+        only_tail = fewest_late is not None and joins_beside_decodes
+        self._sizes_by_graphs = model.graph_tokens > 0 and not only_tail
 
     def fill(self, draft: StepDraft, now_s: float, busy_s: float) -> OnlineLoad:
         """Add the online work; answers with the load that it makes (see there for the times)."""
@@ -182,11 +185,8 @@ class OnlinePhase:
         limit_s = self._prefill_limit(draft, running, load)
         admits = True
         ranked = self._ranked(draft, running, limit_s, load.now_s + load.busy_s)
-        if self._model.graph_tokens and ranked:
-            tokens = self._tokens_left(ranked[0])  # the others do not wait for one another
-            if beyond_is_dear(self._model, draft.decode_shape, tokens):
-                most = self._model.graph_tokens - draft.shape.tokens
-                draft.tokens_left = min(draft.tokens_left, most)
+        if self._sizes_by_graphs and ranked:
+            keep_online_within(draft, self._model, self._tokens_left(ranked[0]))
         for request in ranked:
             if request.id not in self._state.running_online:
                 admits = admits and self._admit(draft, request, limit_s)
@@ -280,7 +280,7 @@ class OnlinePhase:
         self, draft: StepDraft, request: Request, computed_tokens: int, limit_s: float
     ) -> int:
         upper = min(request.known_tokens - computed_tokens, draft.tokens_left)
-        if upper < 1 or self._would_delay(draft, upper):
+        if upper < 1 or self._would_delay(draft):
             return 0
         tokens = self._model.max_prefill_tokens(
             draft.shape, computed_tokens, limit_s, _MEDIAN, upper
@@ -290,16 +290,11 @@ class OnlinePhase:
             return min(upper, self._state.shape.block_size_tokens)
         return tokens
 
-    def _would_delay(self, draft: StepDraft, tokens: int) -> bool:
-        """True when a prompt ends in the step and the step is long enough to keep others out.
-
-        One that gets ``tokens`` in it otherwise takes a step of its own.
-        """
+    def _would_delay(self, draft: StepDraft) -> bool:
+        """True when a prompt ends in the step and the step is long enough to keep others out."""
         if not (self._stagger_prompts and draft.ends_prompt):
             return False
         one_more_s = self._model.fixed_s
         if self._joins_beside_decodes and draft.decode_requests:
             one_more_s = self._model.predict(draft.decode_shape)
-        if draft.decode_requests + tokens > self._model.graph_tokens:
-            one_more_s += self._model.beyond_graphs_s
         return self._model.predict(draft.shape) > _JOIN_STEPS * one_more_s

@@ -4,8 +4,8 @@ from typing import Final
 
 from weir_engine.latency.features import StepShape
 from weir_engine.latency.models import LatencyModel
-from weir_engine.latency.models.graphed import serves_more_within
 from weir_engine.sched.draft import StepDraft
+from weir_engine.sched.graph_sizing import keep_offline_within
 
 _MEDIAN: Final = 0.5
 # A shorter piece of a prompt is not worth a place in the batch.
@@ -25,16 +25,9 @@ class StepRoom:
         return self._model.max_prefill_tokens(shape, computed_tokens, limit_s, _MEDIAN, upper)
 
     def keep_within_graphs(self, draft: StepDraft, decodes: StepShape, limit_s: float) -> None:
-        """Leaves the step no more tokens than a CUDA graph has, where that serves more a second.
-
-        ``decodes`` join it before any prompt.
-        """
-        if not self._model.graph_tokens:
-            return
-        shape = draft.shape.plus(decodes)
-        left = draft.tokens_left - decodes.decode_requests
-        if left > 0 and serves_more_within(self._model, shape, limit_s, left):
-            draft.tokens_left = self._model.graph_tokens - draft.shape.tokens
+        """Sizes a step that these decodes join, before prompts fill it (see ``graph_sizing``)."""
+        if self._model.graph_tokens:
+            keep_offline_within(draft, self._model, decodes, limit_s)
 
     def chunk_tokens(
         self,

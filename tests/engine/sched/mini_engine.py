@@ -88,6 +88,7 @@ class MiniEngine:
     static_budget_s: float | None = None
     tpot_from_arrival: bool = False
     decode_s: float = TOKEN_S
+    model: FittedModel | None = None
     now_s: float = 0.0
     ended: dict[str, int] = field(default_factory=dict)
     plans: list[StepPlan] = field(default_factory=list)
@@ -110,7 +111,7 @@ class MiniEngine:
             ),
             slos=self.slos,
             kv=self.kv,
-            model=exact_model(self.decode_s),
+            model=self.model or exact_model(self.decode_s),
             pool=self.pool,
             order=self.order,
             static_budget_s=self.static_budget_s,

@@ -8,11 +8,8 @@ from typing_extensions import override
 from weir_engine.errors import ConfigError
 from weir_engine.latency.features import StepShape
 from weir_engine.latency.models.attention import AttentionModel
-from weir_engine.latency.models.base import LatencyModel
 from weir_engine.latency.models.fitted import saved_parts
 from weir_engine.latency.quantile import ResidualQuantiles
-
-_MEDIAN = 0.5
 
 
 class GraphedModel(AttentionModel):
@@ -69,9 +66,7 @@ class GraphedModel(AttentionModel):
         tokens = self._fitting(shape, computed_tokens, limit_s, q, min(within, upper), 0.0)
         if tokens < within or upper <= within:
             return tokens
-        return max(
-            tokens, self._fitting(shape, computed_tokens, limit_s, q, upper, self._beyond)
-        )
+        return max(tokens, self._fitting(shape, computed_tokens, limit_s, q, upper, self._beyond))
 
     def _is_beyond(self, shape: StepShape) -> bool:
         return 0 < self._graph_tokens < shape.prefill_tokens + shape.decode_requests
@@ -92,7 +87,7 @@ class GraphedModel(AttentionModel):
         tokens = state.get("graph_tokens")
         if not isinstance(tokens, int) or tokens < 0:
             raise ConfigError(
-                f"latency profile: graph_tokens is {tokens!r}: give a whole number, or profile again"
+                f"latency profile: graph_tokens is {tokens!r}: give a whole number or profile again"
             )
         return cls(*saved_parts(state, cls.name), graph_tokens=tokens)
 
@@ -107,34 +102,3 @@ class GraphedModel(AttentionModel):
             self._context,
             self._beyond,
         ) = self._values
-
-
-def beyond_is_dear(model: LatencyModel, decodes: StepShape, prompt_tokens: int) -> bool:
-    """True where prompts take longer in one step beyond graphs than in several within.
-
-    They share the steps with ``decodes``, which each of them pays for again.
-    """
-    most = model.graph_tokens - decodes.decode_requests
-    if most < 1:
-        return False
-    more_steps = -(-prompt_tokens // most) - 1
-    each_s = model.fixed_s if decodes.is_empty else model.predict(decodes)
-    return more_steps * each_s < model.beyond_graphs_s
-
-
-def serves_more_within(
-    model: LatencyModel, shape: StepShape, limit_s: float, most_tokens: int
-) -> bool:
-    """True where a step filled with a prompt serves more tokens a second within graphs.
-
-    Beyond them it is filled up to ``limit_s``, with ``most_tokens`` of the prompt at most.
-    """
-    within = model.graph_tokens - shape.tokens
-    if within < 1:
-        return False
-    tokens = model.max_prefill_tokens(shape, 0, limit_s, _MEDIAN, most_tokens)
-    if tokens <= within:
-        return False
-    short, long = shape.with_prefill(within, 0), shape.with_prefill(tokens, 0)
-    return short.tokens * model.predict(long) > long.tokens * model.predict(short)
-

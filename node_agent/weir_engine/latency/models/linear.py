@@ -42,7 +42,7 @@ class LinearModel(FittedModel):
     ) -> int:
         return self._fitting(shape, computed_tokens, limit_s, q, upper, 0.0)
 
-    def _fitting(  # noqa: PLR0913 - as above, and once more
+    def _fitting(
         self,
         shape: StepShape,
         computed_tokens: int,

@@ -1,0 +1,67 @@
+"""Which steps stay within an engine's CUDA graphs, where it has any: beyond, each costs a launch.
+
+Source: Weir (decision 37).
+"""
+
+from typing import Final
+
+from weir_engine.latency.features import StepShape
+from weir_engine.latency.models import LatencyModel
+from weir_engine.sched.draft import StepDraft
+
+_MEDIAN: Final = 0.5
+
+
+def keep_online_within(draft: StepDraft, model: LatencyModel, first_tokens: int) -> None:
+    """Leaves the step no more tokens than a graph has, where the first prompt in line gains by it.
+
+    It still needs ``first_tokens``. The draft has its decodes, and no prompt yet.
+    """
+    if beyond_is_dear(model, draft.decode_shape, first_tokens):
+        _keep_within(draft, model)
+
+
+def keep_offline_within(
+    draft: StepDraft, model: LatencyModel, decodes: StepShape, limit_s: float
+) -> None:
+    """Leaves the step no more tokens than a graph has, where that serves more of them a second.
+
+    ``decodes`` join it before any prompt.
+    """
+    left = draft.tokens_left - decodes.decode_requests
+    if left > 0 and serves_more_within(model, draft.shape.plus(decodes), limit_s, left):
+        _keep_within(draft, model)
+
+
+def _keep_within(draft: StepDraft, model: LatencyModel) -> None:
+    draft.tokens_left = min(draft.tokens_left, model.graph_tokens - draft.shape.tokens)
+
+
+def beyond_is_dear(model: LatencyModel, decodes: StepShape, prompt_tokens: int) -> bool:
+    """True where prompts take longer in one step beyond graphs than in several within.
+
+    They share the steps with ``decodes``, which each of them pays for again.
+    """
+    most = model.graph_tokens - decodes.decode_requests
+    if most < 1:
+        return False
+    more_steps = -(-prompt_tokens // most) - 1
+    each_s = model.fixed_s if decodes.is_empty else model.predict(decodes)
+    return more_steps * each_s < model.beyond_graphs_s
+
+
+def serves_more_within(
+    model: LatencyModel, shape: StepShape, limit_s: float, most_tokens: int
+) -> bool:
+    """True where a step filled with a prompt serves more tokens a second within graphs.
+
+    Beyond them it is filled up to ``limit_s``, with ``most_tokens`` of the prompt at most.
+    """
+    within = model.graph_tokens - shape.tokens
+    if within < 1:
+        return False
+    tokens = model.max_prefill_tokens(shape, 0, limit_s, _MEDIAN, most_tokens)
+    if tokens <= within:
+        return False
+    short, long = shape.with_prefill(within, 0), shape.with_prefill(tokens, 0)
+    return short.tokens * model.predict(long) > long.tokens * model.predict(short)

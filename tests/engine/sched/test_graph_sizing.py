@@ -1,0 +1,98 @@
+"""How steps are sized on an engine whose steps of up to 64 tokens are CUDA graphs."""
+
+import pytest
+
+from tests.engine.latency.test_graphed import model, prompts
+from tests.engine.sched.mini_engine import MiniEngine, request
+from weir_engine.config import Metric, Policy, Slo
+from weir_engine.latency.features import EMPTY_SHAPE, StepShape
+from weir_engine.latency.models import GraphedModel
+from weir_engine.sched.graph_sizing import beyond_is_dear, serves_more_within
+
+MEAN = Slo(metric=Metric.TTFT, statistic="mean", threshold_s=10.0, reference_s=5.0)
+TAIL = Slo(metric=Metric.TTFT, statistic="p99", threshold_s=10.0, reference_s=5.0)
+
+
+def engine(beyond_s: float, *, slos: tuple[Slo, ...] = (MEAN, TAIL)) -> MiniEngine:
+    """10 ms a step, 1 ms a token, and ``beyond_s`` for more than 64 of them."""
+    costs = {"constant": 0.010, "prefill_tokens": 0.001, "decode_requests": 0.001}
+    zeros = dict.fromkeys(GraphedModel.features_by_name, 0.0)
+    return MiniEngine(
+        slos=slos,
+        blocks=1_000,
+        max_batched_tokens=512,
+        model=GraphedModel(zeros | costs | {"beyond_graphs": beyond_s}, graph_tokens=64),
+    )
+
+
+def chunks(made: MiniEngine, steps: int) -> list[dict[str, int]]:
+    return [{work.request_id: work.tokens for work in made.step().work} for _ in range(steps)]
+
+
+def test_an_online_prompt_takes_two_graphs_instead_of_one_launch() -> None:
+    made = engine(0.05)
+    made.add(request("a", online=True, prompt=100))
+    assert chunks(made, 2) == [{"a": 64}, {"a": 36}]
+
+
+def test_a_long_one_goes_beyond_at_once() -> None:
+    made = engine(0.05)
+    made.add(request("a", online=True, prompt=400))  # six more steps cost 60 ms, a launch 50
+    assert chunks(made, 1) == [{"a": 400}]
+
+
+def test_prompts_behind_the_first_do_not_make_it_wait() -> None:
+    made = engine(0.05)
+    made.add(request("a", online=True, prompt=100))
+    made.add(request("b", online=True, prompt=400))
+    first, second = chunks(made, 2)
+    assert first == {"a": 64}
+    assert second["a"] == 36
+
+
+def test_where_only_a_tail_of_first_tokens_counts_no_prompt_pays_for_two_steps() -> None:
+    made = engine(0.05, slos=(TAIL,))
+    made.add(request("a", online=True, prompt=100))
+    assert chunks(made, 1) == [{"a": 100}]
+
+
+def test_offline_prompts_stay_within_graphs_where_that_serves_more() -> None:
+    """64 tokens take 74 ms. A step of 200 ms has 140 beyond where a launch costs 50, or 189."""
+    for beyond_s, expected in ((0.05, 64), (0.0005, 189)):
+        made = engine(beyond_s)
+        made.scheduler.set_policy(
+            Policy(offline_kv_blocks=1_000, offline_seq_slots=8, step_budget_s=0.2)
+        )
+        made.add(request("batch", online=False, prompt=300))
+        assert chunks(made, 1) == [{"batch": expected}]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "dear"),
+    [
+        (400, True),  # it fits a graph: nothing is paid twice
+        (600, True),  # 4 ms for a second step where 18 are saved
+        (2_500, True),  # 16 ms for four more
+        (2_600, False),  # 20 ms for five more
+    ],
+)
+def test_a_prompt_stays_within_graphs_while_its_further_steps_cost_less_than_a_launch(
+    tokens: int, dear: bool
+) -> None:
+    assert beyond_is_dear(model(), EMPTY_SHAPE, tokens) is dear
+
+
+def test_decoders_make_further_steps_dearer_and_graphs_smaller() -> None:
+    decodes = StepShape.of_decodes([2_000] * 40)  # 8.4 ms a step
+    assert beyond_is_dear(model(), decodes, 472 * 3)
+    assert not beyond_is_dear(model(), decodes, 472 * 3 + 1)
+    assert not beyond_is_dear(model(), StepShape.of_decodes([10] * 512), 5)
+
+
+def test_steps_go_beyond_where_that_serves_more_tokens_a_second() -> None:
+    """512 tokens take 14 ms: 36 a ms. 1,400 take 50 ms: 28. 8,192 take 186 ms: 44."""
+    assert serves_more_within(model(), EMPTY_SHAPE, 0.05, 8_192)
+    assert not serves_more_within(model(), EMPTY_SHAPE, 1.0, 8_192)
+    assert not serves_more_within(model(), EMPTY_SHAPE, 0.014, 8_192)  # it ends there anyway
+    assert not serves_more_within(model(), prompts(600), 0.05, 8_192)  # it is beyond already
+    assert not serves_more_within(model(0), EMPTY_SHAPE, 0.05, 8_192)
