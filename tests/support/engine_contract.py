@@ -77,7 +77,7 @@ async def _check_work(engine: ServingEngine) -> None:
     assert before.keys() >= LEVELS
     assert before["total_blocks"] > 0
     await engine.set_policy(ONLINE_ONLY.message({}))
-    await engine.set_policy(POLICY.message({"tbt": 0.001}))
+    await engine.set_policy(POLICY.message({"tbt_p99": 0.001}))
     outcomes = await asyncio.gather(*(engine.execute(line(number)) for number in range(8)))
     for outcome in outcomes:
         assert outcome.status_code == 200
