@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine.sched.mini_engine import MiniEngine, request
-from weir_engine.config import Metric, Slo
+from weir_engine.config import Metric, Policy, Slo
+from weir_engine.ids import RequestId
 from weir_engine.request import Request
 from weir_engine.sched.fewest_late import FewestLate
 
@@ -118,6 +119,26 @@ def test_the_clients_delay_is_part_of_the_threshold() -> None:
     assert ranked(prompts(700, 200), by=by) == "ab"
     by.set_client_delay(0.2)
     assert ranked(prompts(700, 200), by=by) == "ba"
+
+
+def test_the_scheduler_hands_on_the_delay_of_the_tail_and_not_of_the_mean() -> None:
+    tail = Slo(metric=Metric.TTFT, statistic="p99", threshold_s=1.0)
+    mean = Slo(metric=Metric.TTFT, statistic="mean", threshold_s=0.5)
+
+    def first(delays: dict[str, float]) -> str:
+        """Steps of 26 ms with 16 tokens: 580 of them take 0.94 s, the first 400 take 0.65."""
+        made = MiniEngine(slos=(tail, mean), blocks=2_000, max_batched_tokens=16)
+        for number in range(300):  # enough of them that one may be late
+            made.scheduler.add(request(f"old{number}", online=True, prompt=8))
+            made.scheduler.abort(RequestId(f"old{number}"))
+        delayed = Policy(offline_kv_blocks=0, offline_seq_slots=0, client_delay_s=delays)
+        made.scheduler.set_policy(delayed)
+        made.add(request("long", online=True, prompt=400))
+        made.add(request("short", online=True, prompt=180))
+        return made.step().work[0].request_id
+
+    assert first({mean.name: 0.3}) == first({}) == "long"
+    assert first({tail.name: 0.3}) == "short"
 
 
 def test_what_is_found_in_the_cache_is_not_left() -> None:

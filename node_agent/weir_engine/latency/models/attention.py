@@ -1,11 +1,13 @@
 """Weir's own linear model: the attention of a prefill over its history is a feature."""
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from typing_extensions import override
 
 from weir_engine.latency.features import EMPTY_SHAPE, StepShape
 from weir_engine.latency.models.linear import LinearModel
+
+_COLUMNS: Final = 6  # a subclass may have more behind them
 
 
 class AttentionModel(LinearModel):
@@ -69,4 +71,4 @@ class AttentionModel(LinearModel):
             self._prefills,
             self._decodes,
             self._context,
-        ) = self._values
+        ) = self._values[:_COLUMNS]

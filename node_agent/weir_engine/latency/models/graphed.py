@@ -93,12 +93,5 @@ class GraphedModel(AttentionModel):
 
     @override
     def _unpack(self) -> None:
-        (
-            self._constant,
-            self._prefill,
-            self._history,
-            self._prefills,
-            self._decodes,
-            self._context,
-            self._beyond,
-        ) = self._values
+        super()._unpack()
+        self._beyond = self._values[-1]
