@@ -77,15 +77,16 @@ def write_sample_model(
 
     Files: ``config.json``, ``generation_config.json``, ``model.safetensors`` (bfloat16),
     ``tokenizer.json``, ``tokenizer_config.json`` with a chat template. Without ``weights`` the
-    engine must make them itself (vLLM's ``--load-format dummy``).
+    engine must make them itself (vLLM's ``--load-format dummy``), and then says any token: all are
+    whole texts, which leaves no entries for prompts beyond ASCII.
     """
     shape = shape or SampleModelShape()
     path.mkdir(parents=True, exist_ok=True)
     for name, content in (
         ("config.json", _config(shape)),
         ("generation_config.json", {"bos_token_id": 257, "eos_token_id": 258, "pad_token_id": 256}),
-        ("tokenizer.json", _tokenizer()),
-        ("tokenizer_config.json", _tokenizer_config(shape)),
+        ("tokenizer.json", _tokenizer() if weights else _tokenizer_of_texts(shape)),
+        ("tokenizer_config.json", _tokenizer_config(shape, special=weights)),
     ):
         (path / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
     if weights:
@@ -126,6 +127,24 @@ def _byte_characters() -> list[str]:
     table = {byte: chr(byte) for byte in shown}
     table |= {byte: chr(256 + index) for index, byte in enumerate(hidden)}
     return [table[byte] for byte in range(256)]
+
+
+def _tokenizer_of_texts(shape: SampleModelShape) -> dict[str, Any]:
+    """Bytes above ASCII, and entries that are nobody's, are texts here; no token is left out.
+
+    vLLM decodes a prompt again at every token of an answer that has come to no text yet: the
+    engine would spend more time on that than any model that speaks.
+    """
+    tokenizer = _tokenizer()
+    vocabulary = tokenizer["model"]["vocab"]
+    ascii_only = {token: entry for token, entry in vocabulary.items() if entry < 128}
+    others = {entry: f"#{entry}" for entry in range(128, shape.vocabulary)}
+    for token in tokenizer["added_tokens"]:
+        token["special"] = False
+        others[token["id"]] = token["content"]
+    texts = {token: entry for entry, token in others.items()}
+    tokenizer["model"]["vocab"] = ascii_only | texts
+    return tokenizer
 
 
 def _tokenizer() -> dict[str, Any]:
@@ -171,13 +190,12 @@ def _tokenizer() -> dict[str, Any]:
     }
 
 
-def _tokenizer_config(shape: SampleModelShape) -> dict[str, Any]:
+def _tokenizer_config(shape: SampleModelShape, *, special: bool) -> dict[str, Any]:
+    named = {"bos_token": BEGIN, "eos_token": END, "pad_token": PAD}  # left out of texts
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": shape.max_length_tokens,
-        "bos_token": BEGIN,
-        "eos_token": END,
-        "pad_token": PAD,
+        **(named if special else {}),
         "clean_up_tokenization_spaces": False,
         "chat_template": CHAT_TEMPLATE,
     }

@@ -12,6 +12,7 @@ import pytest
 from weir_agent.engine import OfflineLine
 from weir_agent.latency import TOKENS, TokenCount
 from weir_agent.vllm_bridge.facade import CURRENT, OfflineView, OnlineView, Submission
+from weir_agent.vllm_bridge.final_text import FinalText
 from weir_agent.vllm_bridge.messages import read_tag
 from weir_agent.vllm_bridge.render_turn import RenderTurn
 from weir_engine.ids import RequestClass
@@ -90,7 +91,7 @@ async def test_what_every_prompt_of_a_line_hit_is_counted() -> None:
     client, submission = RecordingClient(), submitted()
     token = CURRENT.set(submission)
     for prompt in ("a", "b", "c"):
-        async for _ in OfflineView(client).generate(prompt, params(), f"r-{prompt}"):
+        async for _ in OfflineView(client, FinalText(None)).generate(prompt, params(), f"r-{prompt}"):
             pass
     CURRENT.reset(token)
     assert submission.cached_tokens == 3 * 32
@@ -99,7 +100,7 @@ async def test_what_every_prompt_of_a_line_hit_is_counted() -> None:
 async def test_offline_requests_carry_what_the_agent_knows_of_their_line() -> None:
     client, submission = RecordingClient(), submitted(solo=True)
     token = CURRENT.set(submission)
-    async for _ in OfflineView(client).generate("p", params({"weir": {}}), "r", priority=-5):
+    async for _ in OfflineView(client, FinalText(None)).generate("p", params({"weir": {}}), "r", priority=-5):
         pass
     CURRENT.reset(token)
     ((extra_args, priority),) = client.calls
@@ -132,7 +133,7 @@ async def executed(
 ) -> Submission:
     submission = submitted(**changes)
     token = CURRENT.set(submission)
-    async for _ in OfflineView(client).generate("p", asked, "r"):
+    async for _ in OfflineView(client, FinalText(None)).generate("p", asked, "r"):
         pass
     CURRENT.reset(token)
     return submission
@@ -170,11 +171,15 @@ async def test_an_answer_that_was_ended_early_is_no_answer(
 
 async def test_the_offline_view_works_for_a_line_only() -> None:
     with pytest.raises(PermissionError):
-        await anext(OfflineView(RecordingClient()).generate("p", params(), "r"))
+        await anext(OfflineView(RecordingClient(), FinalText(None)).generate("p", params(), "r"))
 
 
-@pytest.mark.parametrize("view", [OnlineView, OfflineView])
-async def test_requests_that_carry_parameters_of_their_own_are_refused(view: type[Any]) -> None:
+@pytest.mark.parametrize(
+    "view", [OnlineView(RecordingClient()), OfflineView(RecordingClient(), FinalText(None))]
+)
+async def test_requests_that_carry_parameters_of_their_own_are_refused(
+    view: OnlineView | OfflineView,
+) -> None:
     async def streamed() -> AsyncGenerator[str, None]:
         yield "part"
 
@@ -185,9 +190,9 @@ async def test_requests_that_carry_parameters_of_their_own_are_refused(view: typ
         ("p", SimpleNamespace(beam_width=2)),
     ):
         with pytest.raises(NotImplementedError):
-            await anext(view(RecordingClient()).generate(prompt, parameters, "r"))
+            await anext(view.generate(prompt, parameters, "r"))
     with pytest.raises(NotImplementedError):
-        await view(RecordingClient()).add_request("r", "p", params())
+        await view.add_request("r", "p", params())
     CURRENT.reset(token)
 
 

@@ -14,6 +14,7 @@ from tests.support.engine_contract import line
 from weir_agent.asgi_call import Receive, Scope, Send
 from weir_agent.engine import EngineGoneError
 from weir_agent.vllm_bridge.facade import OfflineView
+from weir_agent.vllm_bridge.final_text import FinalText
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
@@ -35,7 +36,7 @@ def engine_that_ends_with(
 
     async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
         params = SimpleNamespace(extra_args=None, max_tokens=8)
-        async for _ in OfflineView(Client()).generate("prompt", params, "r"):
+        async for _ in OfflineView(Client(), FinalText(None)).generate("prompt", params, "r"):
             pass
         body = json.dumps({"choices": [{"finish_reason": "tool_calls"}]}).encode()
         await send({"type": "http.response.start", "status": status, "headers": []})

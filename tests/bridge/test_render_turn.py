@@ -16,6 +16,7 @@ from tests.support.engine_contract import line
 from weir_agent.asgi_call import Receive, Scope, Send
 from weir_agent.engine import EngineGoneError
 from weir_agent.vllm_bridge.facade import OfflineView
+from weir_agent.vllm_bridge.final_text import FinalText
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
@@ -48,7 +49,7 @@ class Renderer:
         if end == "rendered":
             for part in ("a", "b"):  # a line of two prompts
                 params = SimpleNamespace(extra_args=None, max_tokens=8)
-                async for _ in OfflineView(self).generate(part, params, "r"):
+                async for _ in OfflineView(self, FinalText(None)).generate(part, params, "r"):
                     pass
         status = 200 if end == "rendered" else 400
         await send({"type": "http.response.start", "status": status, "headers": []})

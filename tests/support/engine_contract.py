@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from weir_agent.agent import ServingEngine
+from weir_agent.asgi_call import post
 from weir_agent.engine import EngineGoneError, OfflineLine
 from weir_agent.kept_profile import KeptProfile
 from weir_agent.policy import ONLINE_ONLY, ActivePolicy
@@ -86,6 +88,25 @@ async def _check_work(engine: ServingEngine) -> None:
         assert outcome.cached_tokens >= 0
     after = await engine.telemetry()
     assert after["offline_served_tokens"] > before["offline_served_tokens"]
+
+
+async def _check_texts(engine: VllmEngine) -> None:
+    """A line gets the words that an online request gets."""
+    await engine.set_policy(POLICY.message({}))
+    answer = {"model": "sample", "temperature": 0, "max_tokens": 40, "min_tokens": 3}
+    chat: dict[str, Any] = {"messages": [{"role": "user", "content": "Say 🌊"}]}
+    for url, body in (
+        ("/v1/completions", {"prompt": "number 7", "stop_token_ids": list(range(65, 91))}),
+        ("/v1/completions", {"prompt": ["one", "two"], "logprobs": 1}),
+        ("/v1/completions", {"prompt": "one", "stop": ["a", "e", "i"]}),
+        ("/v1/chat/completions", chat),
+    ):
+        asked = {**answer, **body}
+        offline = await engine.execute(line(30, url=url, body=asked))
+        online = await post(engine.app, url, body=json.dumps(asked).encode(), headers={})
+        expected = json.loads(online.body)["choices"]
+        assert all(choice["finish_reason"] in {"stop", "length"} for choice in expected)
+        assert offline.body["choices"] == expected
 
 
 async def _check_abort(engine: VllmEngine) -> None:
@@ -209,6 +230,7 @@ def check_vllm(model: str, data_dir: str) -> None:
         args = arguments.parse(settings, engine_args.split())
         identity = arguments.identity(args)
         engine = await serving.start(args, settings, identity=identity)
+        await _check_texts(engine)
         await _check_abort(engine)
         await check_engine(engine)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from weir_agent.engine import OfflineLine
 from weir_agent.latency import TOKENS, TokenCount
+from weir_agent.vllm_bridge.final_text import FinalText
 from weir_agent.vllm_bridge.messages import ONLINE_TAG, RequestTag
 from weir_agent.vllm_bridge.render_turn import RenderTurn
 
@@ -108,6 +109,10 @@ class OnlineView(_View):
 class OfflineView(_View):
     """What runs batch lines; every call happens on behalf of the line in ``CURRENT``."""
 
+    def __init__(self, client: Any, final_text: FinalText) -> None:
+        super().__init__(client)
+        self._final_text = final_text
+
     async def generate(
         self,
         prompt: object,
@@ -130,6 +135,7 @@ class OfflineView(_View):
         shortened = most is not None and sampling_params.max_tokens > most
         if shortened:
             sampling_params.max_tokens = most
+        without_text = self._final_text.take_over(sampling_params)
         generation = self._enter(
             prompt, sampling_params, request_id, offline_tag(submission.line), **options
         )
@@ -145,6 +151,8 @@ class OfflineView(_View):
                     if choice.finish_reason == "error":
                         submission.refused = choice.stop_reason
                     submission.cut |= shortened and choice.finish_reason == "length"
+                if without_text:
+                    self._final_text.fill_in(output, sampling_params)
                 yield output
 
 

@@ -26,6 +26,7 @@ from vllm.entrypoints.openai.completion.api_router import attach_router as attac
 from vllm.entrypoints.serve.exception_handling.register import init_exception_handler
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.detokenizer import uses_fast_detokenizer
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from weir_agent.asgi_call import AsgiApp, post
@@ -41,6 +42,7 @@ from weir_agent.http import KeyGuard
 from weir_agent.settings import AgentSettings, SettingsError
 from weir_agent.vllm_bridge.environment import start_engine_by_fork
 from weir_agent.vllm_bridge.facade import CURRENT, OfflineView, OnlineView, Submission
+from weir_agent.vllm_bridge.final_text import FinalText
 from weir_agent.vllm_bridge.messages import LATENCY_PROFILE
 from weir_agent.vllm_bridge.render_turn import RenderTurn
 from weir_agent.vllm_bridge.version import UnsupportedEngineError, check_config, check_version
@@ -223,7 +225,8 @@ async def _with_applications(
     online = build_app(args, tasks, llm.model_config)
     await init_app_state(OnlineView(llm), online.state, args, tasks)
     offline = _offline_application()
-    await init_app_state(OfflineView(llm), offline.state, args, tasks)
+    offline_view = OfflineView(llm, FinalText(_fast_tokenizer(llm.tokenizer)))
+    await init_app_state(offline_view, offline.state, args, tasks)
     online.state.server = offline.state.server = _ServerFlag()
     names = args.served_model_name or [args.model]
     models = tuple(
@@ -237,6 +240,11 @@ async def _with_applications(
     return VllmEngine(
         llm, identity=identity, app=_guarded(online, args), offline_app=offline, models=models
     )
+
+
+def _fast_tokenizer(tokenizer: Any) -> Any:
+    """The tokenizer of Hugging Face's library behind vLLM's; None where vLLM has another kind."""
+    return tokenizer._tokenizer if uses_fast_detokenizer(tokenizer) else None  # noqa: SLF001 - as vLLM does
 
 
 def _guarded(online: Any, args: Any) -> AsgiApp:
