@@ -91,7 +91,10 @@ async def _check_work(engine: ServingEngine) -> None:
 
 
 async def _check_texts(engine: VllmEngine) -> None:
-    """A line gets the words that an online request gets."""
+    """A line gets the words that an online request gets, though they are made elsewhere."""
+    from weir_agent.vllm_bridge import serving
+
+    assert serving._fast_tokenizer(engine._llm.tokenizer) is not None
     await engine.set_policy(POLICY.message({}))
     answer = {"model": "sample", "temperature": 0, "max_tokens": 40, "min_tokens": 3}
     chat: dict[str, Any] = {"messages": [{"role": "user", "content": "Say 🌊"}]}
