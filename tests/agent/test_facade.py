@@ -64,6 +64,10 @@ def line(**changes: object) -> OfflineLine:
     return OfflineLine(**{**values, **changes})
 
 
+def offline(client: RecordingClient) -> OfflineView:
+    return OfflineView(client, FinalText(None))
+
+
 def submitted(**changes: object) -> Submission:
     return Submission(line=line(**changes), turn=RenderTurn(asyncio.Lock()))
 
@@ -91,7 +95,7 @@ async def test_what_every_prompt_of_a_line_hit_is_counted() -> None:
     client, submission = RecordingClient(), submitted()
     token = CURRENT.set(submission)
     for prompt in ("a", "b", "c"):
-        async for _ in OfflineView(client, FinalText(None)).generate(prompt, params(), f"r-{prompt}"):
+        async for _ in offline(client).generate(prompt, params(), f"r-{prompt}"):
             pass
     CURRENT.reset(token)
     assert submission.cached_tokens == 3 * 32
@@ -100,7 +104,7 @@ async def test_what_every_prompt_of_a_line_hit_is_counted() -> None:
 async def test_offline_requests_carry_what_the_agent_knows_of_their_line() -> None:
     client, submission = RecordingClient(), submitted(solo=True)
     token = CURRENT.set(submission)
-    async for _ in OfflineView(client, FinalText(None)).generate("p", params({"weir": {}}), "r", priority=-5):
+    async for _ in offline(client).generate("p", params({"weir": {}}), "r", priority=-5):
         pass
     CURRENT.reset(token)
     ((extra_args, priority),) = client.calls
@@ -133,7 +137,7 @@ async def executed(
 ) -> Submission:
     submission = submitted(**changes)
     token = CURRENT.set(submission)
-    async for _ in OfflineView(client, FinalText(None)).generate("p", asked, "r"):
+    async for _ in offline(client).generate("p", asked, "r"):
         pass
     CURRENT.reset(token)
     return submission
@@ -171,12 +175,10 @@ async def test_an_answer_that_was_ended_early_is_no_answer(
 
 async def test_the_offline_view_works_for_a_line_only() -> None:
     with pytest.raises(PermissionError):
-        await anext(OfflineView(RecordingClient(), FinalText(None)).generate("p", params(), "r"))
+        await anext(offline(RecordingClient()).generate("p", params(), "r"))
 
 
-@pytest.mark.parametrize(
-    "view", [OnlineView(RecordingClient()), OfflineView(RecordingClient(), FinalText(None))]
-)
+@pytest.mark.parametrize("view", [OnlineView(RecordingClient()), offline(RecordingClient())])
 async def test_requests_that_carry_parameters_of_their_own_are_refused(
     view: OnlineView | OfflineView,
 ) -> None:

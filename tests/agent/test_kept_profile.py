@@ -120,7 +120,7 @@ def test_an_engine_with_cuda_graphs_has_a_model_and_a_profile_of_its_own(tmp_pat
     assert (used(settings).name, used(settings).graph_tokens) == ("attention-graphs", 512)
     warm = models.GraphedModel({"beyond_graphs": 0.03}, graph_tokens=512)
     kept.write(warm.state())
-    assert used(settings).beyond_graphs_s == 0.03
+    assert used(settings).beyond_graphs_s(513) == 0.03
     paper = settings.model_copy(update={"preset": "hygen", "static_budget_s": 0.1})
     assert used(paper).name == "hygen"
 

@@ -45,6 +45,11 @@ def of_words() -> tuple[Tokenizer, int]:
     return tokenizer, 1
 
 
+def ids(tokenizer: Tokenizer, *words: str) -> list[int]:
+    found = [tokenizer.token_to_id(word) for word in words]
+    return [token for token in found if token is not None]
+
+
 TOKENIZERS = {"bytes": of_bytes, "words": of_words}
 
 
@@ -57,7 +62,7 @@ def token_by_token(tokenizer: Tokenizer, prompt: list[int], tokens: list[int]) -
     )
     found = FastIncrementalDetokenizer(SimpleNamespace(_tokenizer=tokenizer), request)
     found.update(tokens, stop_terminated=False)
-    return found.output_text
+    return str(found.output_text)
 
 
 def at_once(
@@ -67,15 +72,13 @@ def at_once(
     finish_reason: str = "length",
     **params: Any,  # noqa: ANN401 - as SamplingParams has them
 ) -> str:
-    sampling = SamplingParams(
-        max_tokens=99, output_kind=RequestOutputKind.FINAL_ONLY, **params
-    )
+    sampling = SamplingParams(max_tokens=99, output_kind=RequestOutputKind.FINAL_ONLY, **params)
     final_text = FinalText(tokenizer)
     assert final_text.take_over(sampling)
     assert not sampling.detokenize
     choice = SimpleNamespace(token_ids=tokens, finish_reason=finish_reason, text="")
     final_text.fill_in(SimpleNamespace(prompt_token_ids=prompt, outputs=[choice]), sampling)
-    return choice.text
+    return str(choice.text)
 
 
 TEXTS = st.text(st.sampled_from("a é水🌊\n"), max_size=12)
@@ -101,7 +104,7 @@ def test_it_is_so_of_any_tokens_of_bytes(prompt: list[int], tokens: list[int]) -
 
 def test_the_first_space_of_an_answer_stays() -> None:
     words, _ = of_words()
-    the, sea, end = (words.token_to_id(word) for word in ("▁the", "▁sea", "</s>"))
+    the, sea, end = ids(words, "▁the", "▁sea", "</s>")
     assert at_once(words, [the], [sea, the]) == " sea the"
     assert at_once(words, [the, *[end] * 9], [sea]) == " sea"  # looked for beyond what has no text
     assert at_once(words, [end] * 99, [sea]) == "sea"  # as at the beginning of a text
@@ -116,7 +119,7 @@ def test_the_token_that_stopped_an_answer_is_no_text_unless_it_was_asked_for() -
 
 
 def test_special_tokens_are_left_out_unless_they_were_asked_for() -> None:
-    end = of_bytes()[0].token_to_id(sample_model.END)
+    (end,) = ids(of_bytes()[0], sample_model.END)
     assert at_once(of_bytes()[0], [1], [*b"a", end, *b"b"]) == "ab"
     assert at_once(of_bytes()[0], [1], [*b"a", end], skip_special_tokens=False) == "a<|end|>"
 

@@ -42,12 +42,14 @@ class StepLimit(NamedTuple):
     """The longest the step may take, offline work included, as a predicted median.
 
     A limit at or below ``OnlineLoad.base_s`` leaves nothing for offline work. ``idle_s`` says when
-    that may change although nothing arrives; None: not by waiting.
+    that may change although nothing arrives; None: not by waiting. ``from_savings``: the savings of
+    a mean, which are not full, pay for what the step takes beyond its online work.
     """
 
     seconds: float = inf
     reason: str = "none"
     idle_s: float | None = None
+    from_savings: bool = False
 
 
 NO_LIMIT = StepLimit()

@@ -132,14 +132,16 @@ class SloBudget:
         return max(limit_s, load.base_s + self._prefill_steps * load.idle_step_s)
 
     def step_limit(self, load: OnlineLoad) -> StepLimit:
-        """The tightest; ties go to the objective named first."""
+        """The tightest, from savings where any of them is; ties go to the objective named first."""
         longest_s = self._longest_s or max(self._tail_s, _LONGEST_STEPS * load.idle_step_s)
         tightest = StepLimit(seconds=longest_s, reason="longest") if longest_s > 0 else NO_LIMIT
+        from_savings = False
         for account in self._ordered:
             limit = account.step_limit(load)
+            from_savings |= limit.from_savings
             if limit.seconds < tightest.seconds:
                 tightest = limit
-        return tightest
+        return tightest._replace(from_savings=True) if from_savings else tightest
 
 
 def _account(

@@ -7,6 +7,7 @@ from typing import Final
 
 from weir_engine.latency.features import StepShape
 from weir_engine.latency.models import LatencyModel
+from weir_engine.sched.account import StepLimit
 from weir_engine.sched.draft import StepDraft
 
 _MEDIAN: Final = 0.5
@@ -22,14 +23,19 @@ def keep_online_within(draft: StepDraft, model: LatencyModel, first_tokens: int)
 
 
 def keep_offline_within(
-    draft: StepDraft, model: LatencyModel, decodes: StepShape, limit_s: float
+    draft: StepDraft, model: LatencyModel, decodes: StepShape, limit: StepLimit
 ) -> None:
-    """Leaves the step no more tokens than a graph has, where that serves more of them a second.
+    """Leaves the step no more tokens than a graph has, where that serves more of them.
 
-    ``decodes`` join it before any prompt.
+    ``decodes`` join it before any prompt; the draft has its online work. Where savings pay for what
+    offline work adds to the online decoders' steps, it costs as much in several of them, but for
+    the launch. Elsewhere the tokens of a second count.
     """
     left = draft.tokens_left - decodes.decode_requests
-    if left > 0 and serves_more_within(model, draft.shape.plus(decodes), limit_s, left):
+    if left < 1:
+        return
+    paid_by_step = limit.from_savings and draft.decode_requests > 0
+    if paid_by_step or serves_more_within(model, draft.shape.plus(decodes), limit.seconds, left):
         _keep_within(draft, model)
 
 
@@ -46,8 +52,11 @@ def beyond_is_dear(model: LatencyModel, decodes: StepShape, prompt_tokens: int) 
     if most < 1:
         return False
     more_steps = -(-prompt_tokens // most) - 1
+    if more_steps < 1:
+        return True
     each_s = model.fixed_s if decodes.is_empty else model.predict(decodes)
-    return more_steps * each_s < model.beyond_graphs_s
+    tokens = prompt_tokens + decodes.decode_requests
+    return more_steps * each_s < model.beyond_graphs_s(tokens)
 
 
 def serves_more_within(

@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 from weir_engine.config import Policy
 from weir_engine.latency.features import StepShape
 from weir_engine.request import Request
-from weir_engine.sched.account import OnlineLoad
+from weir_engine.sched.account import OnlineLoad, StepLimit
 from weir_engine.sched.both_ends import BothEnds
 from weir_engine.sched.draft import StepDraft
 from weir_engine.sched.gathering import PromptGathering
@@ -66,8 +66,9 @@ class OfflinePhase:
         self._gathering = gathering
         self._admission = admission
 
-    def fill(self, draft: StepDraft, policy: Policy, load: OnlineLoad, limit_s: float) -> None:
-        """Add offline work as long as the predicted step stays within ``limit_s``."""
+    def fill(self, draft: StepDraft, policy: Policy, load: OnlineLoad, limit: StepLimit) -> None:
+        """Add offline work as long as the predicted step stays within ``limit``."""
+        limit_s = limit.seconds
         running = list(self._state.running_offline.values())
         if draft.preempted:
             running = [request for request in running if request.id not in draft.preempted]
@@ -80,9 +81,9 @@ class OfflinePhase:
         requests, prefilling = self._by_phase(whole)
         decoding = _Decodes.of(requests)
         online_decodes = draft.decode_requests
-        self._room.keep_within_graphs(draft, decoding.shape, limit_s)
-        blocked = False
         prefill_first = self._prompts_first(draft, decoding, limit_s)
+        self._room.keep_within_graphs(draft, decoding.shape, limit)
+        blocked = False
         if not prefill_first:
             blocked = self._decodes(draft, policy, decoding, limit_s, must_move=must_move)
             self._size_step(draft, policy, len(requests), limit_s)

@@ -70,9 +70,7 @@ class OnlinePhase:
         self._stagger_prompts = stagger_prompts
         self._joins_beside_decodes = joins_beside_decodes
         self._fewest_late = fewest_late
-        # Where only a tail of TTFT counts, the last prompt of a burst waits for each further step.
-        only_tail = fewest_late is not None and joins_beside_decodes
-        self._sizes_by_graphs = model.graph_tokens > 0 and not only_tail
+        self._sizes_by_graphs = model.graph_tokens > 0
 
     def fill(self, draft: StepDraft, now_s: float, busy_s: float) -> OnlineLoad:
         """Add the online work; answers with the load that it makes (see there for the times)."""
@@ -204,7 +202,13 @@ class OnlinePhase:
             return [*running, *waiting]
         most, decodes = self._state.shape.max_batched_tokens, draft.decode_shape
         each_s = token_s(self._model, decodes, limit_s=limit_s, step_tokens=most)
-        return self._fewest_late.order([*running, *waiting], start_s, each_s, self._tokens_left)
+        begun: list[Request] = []
+        if self._sizes_by_graphs:  # that a prompt takes several steps is no reason to overtake it
+            begun = sorted(running, key=lambda request: request.arrival_s)
+            running = []
+            start_s += each_s * sum(map(self._tokens_left, begun))
+        others = [*running, *waiting]
+        return [*begun, *self._fewest_late.order(others, start_s, each_s, self._tokens_left)]
 
     def _tokens_left(self, request: Request) -> int:
         if request.id in self._state.running_online:

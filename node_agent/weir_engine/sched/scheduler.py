@@ -193,10 +193,11 @@ class Scheduler:
         if only_online or not (policy.offline_seq_slots and policy.offline_kv_blocks):
             return self._finish(draft, load, limit, online_shape)
         if self._overflow is None:
-            self._offline.fill(draft, policy, load, limit.seconds)
+            self._offline.fill(draft, policy, load, limit)
             return self._finish(draft, load, limit, online_shape)
         reserve_s = self._overflow.reserve_s(draft, limit.seconds)
-        self._offline.fill(draft, policy, load, limit.seconds - reserve_s)
+        left = limit._replace(seconds=limit.seconds - reserve_s)
+        self._offline.fill(draft, policy, load, left)
         taken = self._overflow.fill(
             draft, policy, base_s=load.base_s, reserve_s=reserve_s, limit_s=limit.seconds
         )
@@ -265,7 +266,7 @@ class Scheduler:
         books = self._books
         limit = books.without_offline(load) if only_online else books.step_limit(load)
         if policy.step_budget_s is not None and policy.step_budget_s < limit.seconds:
-            return StepLimit(seconds=policy.step_budget_s, reason="policy")
+            return limit._replace(seconds=policy.step_budget_s, reason="policy", idle_s=None)
         return limit
 
     def _finish(

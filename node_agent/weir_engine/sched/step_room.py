@@ -4,6 +4,7 @@ from typing import Final
 
 from weir_engine.latency.features import StepShape
 from weir_engine.latency.models import LatencyModel
+from weir_engine.sched.account import StepLimit
 from weir_engine.sched.draft import StepDraft
 from weir_engine.sched.graph_sizing import keep_offline_within
 
@@ -24,10 +25,10 @@ class StepRoom:
         """Tokens of a prompt, on top of so many computed ones, that fit: at most ``upper``."""
         return self._model.max_prefill_tokens(shape, computed_tokens, limit_s, _MEDIAN, upper)
 
-    def keep_within_graphs(self, draft: StepDraft, decodes: StepShape, limit_s: float) -> None:
+    def keep_within_graphs(self, draft: StepDraft, decodes: StepShape, limit: StepLimit) -> None:
         """Sizes a step that these decodes join, before prompts fill it (see ``graph_sizing``)."""
         if self._model.graph_tokens:
-            keep_offline_within(draft, self._model, decodes, limit_s)
+            keep_offline_within(draft, self._model, decodes, limit)
 
     def chunk_tokens(
         self,

@@ -203,7 +203,11 @@ class MeanTbtAccount(QuietAccount):
             self._spending_decoders = 0
             return StepLimit(seconds=load.base_s, reason="tbt-mean")
         extra_s = (self.bank_s - unit_s * _BANK_LOW) / load.decoders
-        return StepLimit(seconds=load.base_s + extra_s, reason="tbt-mean")
+        return StepLimit(
+            seconds=load.base_s + extra_s,
+            reason="tbt-mean",
+            from_savings=self.bank_s < most_s,  # what is full would be lost
+        )
 
     def _limit_without_decoders(self, load: OnlineLoad) -> StepLimit:
         debts = -self.bank_s / self._caused.most_s

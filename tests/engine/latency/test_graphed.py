@@ -11,7 +11,8 @@ from weir_engine.errors import ConfigError
 from weir_engine.latency.features import EMPTY_SHAPE, StepShape
 from weir_engine.latency.models import AttentionModel, GraphedModel, create
 
-# As on a GPU whose host is slow: 4 ms a step, 20 us a token, 18 ms beyond 512 tokens.
+# As on a GPU whose host is slow: 4 ms a step, 20 us a token; beyond 512 tokens 18 ms, and 2 us for
+# each of those.
 COSTS = {
     "constant": 0.004,
     "prefill_tokens": 2e-5,
@@ -20,6 +21,7 @@ COSTS = {
     "decode_requests": 5e-5,
     "decode_context": 3e-8,
     "beyond_graphs": 0.018,
+    "beyond_tokens": 2e-6,
 }
 
 
@@ -33,11 +35,20 @@ def prompts(tokens: int) -> StepShape:
 
 def test_a_step_of_one_token_more_than_a_graph_costs_the_launch_besides() -> None:
     assert model().predict(prompts(512)) == pytest.approx(0.004 + 512 * 2e-5)
-    assert model().predict(prompts(513)) == pytest.approx(0.004 + 513 * 2e-5 + 0.018)
+    assert model().predict(prompts(513)) == pytest.approx(0.004 + 513 * 2e-5 + 0.018 + 2e-6)
     beside = StepShape.of_decodes([100] * 12)
     assert model().predict(beside.with_prefill(501, 0)) - model().predict(
         beside.with_prefill(500, 0)
-    ) == pytest.approx(0.018 + 2e-5)
+    ) == pytest.approx(0.018 + 2e-5 + 2e-6)
+
+
+def test_tokens_beyond_have_a_price_of_their_own() -> None:
+    assert model().predict(prompts(1_512)) == pytest.approx(0.004 + 1_512 * 2e-5 + 0.018 + 2e-3)
+    assert model().beyond_graphs_s(1_512) == pytest.approx(0.020)
+    assert model().beyond_graphs_s(512) == 0.0
+    within, beyond = prompts(400), prompts(600)
+    dearer = model().decode_cost(100, beyond) - model().decode_cost(100, within)
+    assert dearer == pytest.approx(2e-6)
 
 
 def test_without_graphs_it_is_the_attention_model() -> None:
@@ -47,7 +58,7 @@ def test_without_graphs_it_is_the_attention_model() -> None:
         assert model(0).max_prefill_tokens(shape, 40, 0.05, 0.5, 4_000) == plain.max_prefill_tokens(
             shape, 40, 0.05, 0.5, 4_000
         )
-    assert model(0).beyond_graphs_s == 0.0
+    assert model(0).beyond_graphs_s(8_000) == 0.0
 
 
 def test_what_lies_beyond_is_learnt_from_steps() -> None:
@@ -55,7 +66,8 @@ def test_what_lies_beyond_is_learnt_from_steps() -> None:
     for shape in random_shapes(1_000):
         learner.update(shape, truth.predict(shape))
     learner.refit()
-    assert learner.beyond_graphs_s == pytest.approx(0.018, rel=0.02)
+    assert learner.beyond_graphs_s(513) == pytest.approx(0.018, rel=0.02)
+    assert learner.beyond_graphs_s(4_512) == pytest.approx(0.026, rel=0.02)
     assert learner.predict(prompts(600)) == pytest.approx(truth.predict(prompts(600)), rel=0.02)
 
 

@@ -18,9 +18,8 @@ class LatencyModel(Protocol):
         """Tokens of the largest step that the engine has a CUDA graph for; 0: no such bound."""
         ...
 
-    @property
-    def beyond_graphs_s(self) -> float:
-        """Seconds that a larger step costs besides."""
+    def beyond_graphs_s(self, tokens: int) -> float:
+        """Seconds that a step of so many tokens costs for being larger than that."""
         ...
 
     @property

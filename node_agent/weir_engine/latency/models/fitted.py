@@ -91,9 +91,8 @@ class FittedModel(ABC):
         """Tokens of the largest step that the engine has a CUDA graph for; 0: no such bound."""
         return 0
 
-    @property
-    def beyond_graphs_s(self) -> float:
-        """Seconds that a larger step costs besides."""
+    def beyond_graphs_s(self, tokens: int) -> float:  # noqa: ARG002
+        """Seconds that a step of so many tokens costs for being larger than that."""
         return 0.0
 
     @property

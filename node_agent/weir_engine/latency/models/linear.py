@@ -40,7 +40,7 @@ class LinearModel(FittedModel):
     def max_prefill_tokens(
         self, shape: StepShape, computed_tokens: int, limit_s: float, q: float, upper: int
     ) -> int:
-        return self._fitting(shape, computed_tokens, limit_s, q, upper, 0.0)
+        return self._fitting(shape, computed_tokens, limit_s, q, upper)
 
     def _fitting(
         self,
@@ -49,18 +49,19 @@ class LinearModel(FittedModel):
         limit_s: float,
         q: float,
         upper: int,
-        besides_s: float,
+        besides_s: tuple[float, float] = (0.0, 0.0),
     ) -> int:
-        """``max_prefill_tokens`` of a step that costs ``besides_s`` more."""
+        """``max_prefill_tokens`` where any new token costs so much more, and each of them."""
         if upper < 1 or limit_s <= 0:
             return 0
         base_s = self.predict(shape) if not shape.is_empty else self._values[0]
         fixed, linear, square = self._prefill_terms(shape, computed_tokens)
-        room_s = self._quantiles.within(limit_s, q) * _ROUNDING - base_s - fixed - besides_s
+        room_s = self._quantiles.within(limit_s, q) * _ROUNDING - base_s - fixed - besides_s[0]
         if room_s <= 0:
             return 0
         if isinf(room_s):
             return upper
+        linear += besides_s[1]
         # The root of square n² + linear n = room in the form that does not cancel.
         slope = linear + sqrt(linear * linear + 4 * square * room_s)
         if 2 * room_s >= upper * slope:
