@@ -191,7 +191,8 @@ def _tokenizer() -> dict[str, Any]:
 
 
 def _tokenizer_config(shape: SampleModelShape, *, special: bool) -> dict[str, Any]:
-    named = {"bos_token": BEGIN, "eos_token": END, "pad_token": PAD}  # left out of texts
+    named = {"bos_token": BEGIN, "eos_token": END, "pad_token": PAD}
+    # Whatever is named here is left out of texts.
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": shape.max_length_tokens,

@@ -46,16 +46,15 @@ def _keep_within(draft: StepDraft, model: LatencyModel) -> None:
 def beyond_is_dear(model: LatencyModel, decodes: StepShape, prompt_tokens: int) -> bool:
     """True where prompts take longer in one step beyond graphs than in several within.
 
-    They share the steps with ``decodes``, which each of them pays for again.
+    They share the steps with ``decodes``, which each of them pays for again. What fits a graph
+    stays in it where there is any price beyond.
     """
     most = model.graph_tokens - decodes.decode_requests
     if most < 1:
         return False
     more_steps = -(-prompt_tokens // most) - 1
-    if more_steps < 1:
-        return True
     each_s = model.fixed_s if decodes.is_empty else model.predict(decodes)
-    tokens = prompt_tokens + decodes.decode_requests
+    tokens = max(prompt_tokens + decodes.decode_requests, model.graph_tokens + 1)
     return more_steps * each_s < model.beyond_graphs_s(tokens)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.engine.latency.test_graphed import model, prompts
+from tests.engine.latency.test_graphed import COSTS, model, prompts
 from tests.engine.sched.mini_engine import MiniEngine, request
 from weir_engine.config import Metric, Policy, Slo
 from weir_engine.latency.features import EMPTY_SHAPE, StepShape
@@ -136,6 +136,12 @@ def test_a_prompt_stays_within_graphs_while_its_further_steps_cost_less_than_a_l
     tokens: int, dear: bool
 ) -> None:
     assert beyond_is_dear(model(), EMPTY_SHAPE, tokens) is dear
+
+
+def test_nothing_keeps_prompts_within_graphs_where_larger_steps_cost_nothing_more() -> None:
+    free = GraphedModel(COSTS | {"beyond_graphs": 0.0, "beyond_tokens": 0.0}, graph_tokens=512)
+    assert not beyond_is_dear(free, EMPTY_SHAPE, 100)
+    assert not beyond_is_dear(free, EMPTY_SHAPE, 600)
 
 
 def test_decoders_make_further_steps_dearer_and_graphs_smaller() -> None:
