@@ -224,7 +224,8 @@ def test_a_line_ends_when_its_grammar_is_not_compiled_in_time(
     """Other requests with grammars, online and offline, run meanwhile."""
     from vllm.sampling_params import StructuredOutputsParams
 
-    driver = host.use_weir({"policy": POLICY, "grammar_timeout_s": 0.05})
+    # The other grammars must be done in that time, on a busy machine too.
+    driver = host.use_weir({"policy": POLICY, "grammar_timeout_s": 3.0})
     manager = host.core.structured_output_manager
     go_on, compiled = threading.Event(), manager._create_grammar
 
@@ -248,7 +249,7 @@ def test_a_line_ends_when_its_grammar_is_not_compiled_in_time(
                 ends[result.request_id] = (output.finish_reason, output.stop_reason)
     go_on.set()
     assert ends["endless"][0] == "error"
-    assert "took more than 0.05 s to compile" in ends["endless"][1]
+    assert "took more than 3 s to compile" in ends["endless"][1]
     assert ends["line"][0] == ends["online"][0] == "length"
     assert driver.telemetry()["requests"] == 0
 
