@@ -1,6 +1,6 @@
 """Which steps stay within an engine's CUDA graphs, where it has any: beyond, each costs a launch.
 
-Source: Weir (decision 37).
+Source: Weir (decisions 37 and 39).
 """
 
 from typing import Final
@@ -32,10 +32,9 @@ def keep_offline_within(
     the launch. Elsewhere the tokens of a second count.
     """
     left = draft.tokens_left - decodes.decode_requests
-    if left < 1:
-        return
-    paid_by_step = limit.from_savings and draft.decode_requests > 0
-    if paid_by_step or serves_more_within(model, draft.shape.plus(decodes), limit.seconds, left):
+    savings_pay = limit.from_savings and draft.decode_requests > 0
+    shape = draft.shape.plus(decodes)
+    if left > 0 and (savings_pay or serves_more_within(model, shape, limit.seconds, left)):
         _keep_within(draft, model)
 
 

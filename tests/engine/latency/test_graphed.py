@@ -10,6 +10,7 @@ from tests.engine.latency.test_models import random_shapes
 from weir_engine.errors import ConfigError
 from weir_engine.latency.features import EMPTY_SHAPE, StepShape
 from weir_engine.latency.models import AttentionModel, GraphedModel, create
+from weir_engine.latency.models.batch_only import BatchOnlyModel
 
 # As on a GPU whose host is slow: 4 ms a step, 20 us a token; beyond 512 tokens 18 ms, and 2 us for
 # each of those.
@@ -59,6 +60,14 @@ def test_without_graphs_it_is_the_attention_model() -> None:
             shape, 40, 0.05, 0.5, 4_000
         )
     assert model(0).beyond_graphs_s(8_000) == 0.0
+
+
+@pytest.mark.parametrize("made", [AttentionModel(), BatchOnlyModel()])
+def test_models_of_engines_without_graphs_know_no_price_beyond(
+    made: AttentionModel | BatchOnlyModel,
+) -> None:
+    assert made.graph_tokens == 0
+    assert made.beyond_graphs_s(8_000) == 0.0
 
 
 def test_what_lies_beyond_is_learnt_from_steps() -> None:

@@ -89,14 +89,18 @@ def test_offline_prompts_stay_within_graphs_where_that_serves_more() -> None:
         assert chunks(made, 1) == [{"batch": expected}]
 
 
-@pytest.mark.parametrize(("tokens", "most"), [(40, 63), (400, 188)])
+@pytest.mark.parametrize(
+    ("tokens", "budget_s", "most"), [(40, None, 63), (40, 0.15, 63), (400, None, 188)]
+)
 def test_where_a_mean_of_tbt_pays_offline_prompts_stay_within_graphs_until_it_has_saved_all(
-    tokens: int, most: int
+    tokens: int, budget_s: float | None, most: int
 ) -> None:
     """A longer step serves more a second, but costs a decoder more than several short ones do."""
     mean = Slo(metric=Metric.TBT, statistic="mean", threshold_s=10.0, reference_s=5.0)
     made = engine(0.0005, slos=(mean,))
-    made.scheduler.set_policy(Policy(offline_kv_blocks=1_000, offline_seq_slots=8))
+    made.scheduler.set_policy(
+        Policy(offline_kv_blocks=1_000, offline_seq_slots=8, step_budget_s=budget_s)
+    )
     made.add(request("chat", online=True, prompt=10, output=1_000))
     for _ in range(tokens):
         made.step()
