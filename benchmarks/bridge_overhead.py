@@ -35,6 +35,7 @@ from benchmarks.colocation.setup import (
 )
 from weir_agent.sample_model import write_sample_model
 from weir_cli.loadlab.processes import available_cores
+from weir_cli.loadlab.processor import native_dtype
 
 PROMPT_TOKENS: Final = 200
 
@@ -77,6 +78,7 @@ class Engine:
         self._engine: Any = LLMEngine.from_engine_args(
             EngineArgs(
                 model=str(model),
+                dtype=native_dtype(),
                 enforce_eager=True,
                 num_gpu_blocks_override=BLOCKS,
                 block_size=BLOCK_TOKENS,

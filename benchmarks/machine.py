@@ -9,11 +9,14 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from weir_cli.loadlab.processor import native_dtype
+
 
 def describe_machine() -> dict[str, Any]:
-    """Processor, cores, memory, system, Python, and the GPUs where there are any."""
+    """Processor, vLLM's format on it, cores, memory, system, Python, and GPUs."""
     return {
         "processor": _first_value(Path("/proc/cpuinfo"), "model name") or platform.machine(),
+        "processor_dtype": native_dtype(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "system": f"{platform.system()} {platform.release()}",

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from weir_agent.sample_model import SampleModelShape
 from weir_cli.loadlab.processes import ServerSpec
+from weir_cli.loadlab.processor import native_dtype
 from weir_cli.loadlab.workload import Lengths, OfflineShape, OnlineShape
 
 MODEL = "sample"
@@ -110,7 +111,7 @@ CPU = Host(
     batched_tokens=BATCHED_TOKENS,
     offline_in_flight=OFFLINE_IN_FLIGHT,
     workloads=WORKLOADS,
-    engine_args=("--enforce-eager",),
+    engine_args=("--enforce-eager", "--dtype", native_dtype()),
     # One compute thread, the worker inside the EngineCore process.
     environment={
         "OMP_NUM_THREADS": "1",

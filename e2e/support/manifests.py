@@ -9,6 +9,7 @@ import yaml
 
 from e2e.cluster.binaries import ROOT
 from e2e.support import volumes
+from weir_cli.loadlab.processor import native_dtype
 
 EXAMPLES = ROOT / "examples"
 SERVICE = "chat"  # of examples/llmservice.yaml
@@ -24,7 +25,7 @@ ENGINE_ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
 }
 ENGINE_ARGUMENTS = (
-    "--enforce-eager --dtype bfloat16 --num-gpu-blocks-override 256 --max-num-seqs 16 "
+    f"--enforce-eager --dtype {native_dtype()} --num-gpu-blocks-override 256 --max-num-seqs 16 "
     "--max-num-batched-tokens 512"
 )
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from weir_agent.sample_model import SampleModelShape, write_sample_model
+from weir_cli.loadlab.processor import native_dtype
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
 
@@ -93,7 +94,7 @@ def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
             **environment(),
             "WEIR_PORT": "0",
             "WEIR_DATA_DIR": str(tmp_path / "data"),
-            "WEIR_ENGINE_ARGS": f"--model {model} --dtype bfloat16 --max-model-len 256",
+            "WEIR_ENGINE_ARGS": f"--model {model} --dtype {native_dtype()} --max-model-len 256",
             "VLLM_CPU_KVCACHE_SPACE": "1",
         },
         capture_output=True,

@@ -21,12 +21,13 @@ from tests.support.fake_control_plane import FakeControlPlane, completion_lines
 from tests.support.processes import ProcessDiedError, free_port, stop, tail, wait_ready
 from tests.support.serving import serve_in_thread
 from weir_agent.sample_model import SampleModelShape, write_sample_model
+from weir_cli.loadlab.processor import native_dtype
 from weir_engine.latency import models
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 
 ENGINE_ARGS = (
-    "--served-model-name sample --dtype bfloat16 --block-size 32 --enforce-eager "
+    f"--served-model-name sample --dtype {native_dtype()} --block-size 32 --enforce-eager "
     "--max-model-len 1024 --num-gpu-blocks-override 256 --max-num-seqs 16"
 )
 ONLINE_KEY = "key-of-the-online-endpoint"

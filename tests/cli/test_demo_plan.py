@@ -133,7 +133,7 @@ def test_every_server_serves_the_same_model_in_the_same_way(
     monkeypatch.setenv("WEIR_SLO", "somebody else's")
     stock = plan.stock_server(tmp_path)
     agent = plan.agent_server(tmp_path, tmp_path, controlplane="http://x", key="k", slos=[])
-    shared = " ".join(plan.ENGINE_ARGS)
+    shared = " ".join(plan.engine_args(tmp_path))
     assert shared in " ".join(stock.command)
     assert shared in agent.environment["WEIR_ENGINE_ARGS"]
     assert agent.environment["WEIR_SLO"] == "[]"

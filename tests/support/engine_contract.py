@@ -19,6 +19,7 @@ from weir_agent.kept_profile import KeptProfile
 from weir_agent.policy import ONLINE_ONLY, ActivePolicy
 from weir_agent.settings import SettingsError, load_settings
 from weir_agent.vllm_bridge.environment import prepare_environment
+from weir_cli.loadlab.processor import native_dtype
 from weir_engine.latency import models
 
 if TYPE_CHECKING:
@@ -215,7 +216,7 @@ def check_vllm(model: str, data_dir: str) -> None:
 
     settings = load_settings(data_dir=Path(data_dir))
     engine_args = (
-        f"--model {model} --served-model-name sample --dtype bfloat16 --block-size 32 "
+        f"--model {model} --served-model-name sample --dtype {native_dtype()} --block-size 32 "
         "--enforce-eager --max-model-len 1024 --num-gpu-blocks-override 256 --max-num-seqs 16"
     )
 

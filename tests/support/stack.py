@@ -23,6 +23,7 @@ from tests.support.processes import ProcessDiedError, free_port, tail, wait_read
 from weir_cli.api import Api
 from weir_cli.loadlab.process_tree import descendants, find_descendant
 from weir_cli.loadlab.processes import ENGINE_PROCESS
+from weir_cli.loadlab.processor import native_dtype
 from weir_cli.models import KeyRequest
 from weir_cli.settings import ClientSettings
 
@@ -30,7 +31,7 @@ MODEL = "sample"
 DISK_BYTES = 32 << 20
 KILLER = Path(__file__).resolve().parent / "killer"
 ENGINE_ARGS = (
-    f"--served-model-name {MODEL} --enforce-eager --dtype bfloat16 --block-size 32 "
+    f"--served-model-name {MODEL} --enforce-eager --dtype {native_dtype()} --block-size 32 "
     "--num-gpu-blocks-override 256 --max-model-len 1024 --max-num-seqs 16 "
     "--max-num-batched-tokens 512"
 )

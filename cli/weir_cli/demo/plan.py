@@ -16,6 +16,7 @@ from weir_cli.demo.trace import TraceRow, fit
 from weir_cli.errors import CliError, ExitStatus
 from weir_cli.loadlab.measure import Window
 from weir_cli.loadlab.processes import ServerSpec, free_port
+from weir_cli.loadlab.processor import native_dtype
 from weir_cli.loadlab.workload import (
     Lengths,
     OfflineLine,
@@ -40,12 +41,6 @@ BATCH = OfflineShape(
     document_tokens=900,
     question=Lengths(median=40, sigma=0.4, low=16, high=120),
     output=Lengths(median=12, sigma=0.5, low=4, high=32),
-)
-ENGINE_ARGS = (
-    *("--served-model-name", MODEL, "--enforce-eager", "--dtype", "bfloat16"),
-    *("--block-size", "32", "--num-gpu-blocks-override", "750"),
-    *("--max-model-len", "2048", "--max-num-seqs", "64", "--enable-prefix-caching"),
-    *("--disable-uvicorn-access-log", "--seed", "0"),
 )
 ENGINE_ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -143,12 +138,23 @@ def batch_jsonl(lines: Sequence[OfflineLine]) -> bytes:
     )
 
 
+def engine_args(model: Path) -> list[str]:
+    """Arguments of `vllm serve`, the same for all arms but for the size of a step."""
+    return [
+        *("--model", str(model), "--served-model-name", MODEL),
+        *("--enforce-eager", "--dtype", native_dtype()),
+        *("--block-size", "32", "--num-gpu-blocks-override", "750"),
+        *("--max-model-len", "2048", "--max-num-seqs", "64", "--enable-prefix-caching"),
+        *("--disable-uvicorn-access-log", "--seed", "0"),
+    ]
+
+
 def stock_server(model: Path, *, step_tokens: int = DEFAULT_STEP_TOKENS) -> ServerSpec:
     """VLLM as it comes, with its priority policy: online 0, offline 1."""
     port = free_port()
     command = [
         *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
-        *("--host", "127.0.0.1", "--port", str(port), "--model", str(model), *ENGINE_ARGS),
+        *("--host", "127.0.0.1", "--port", str(port), *engine_args(model)),
         *("--max-num-batched-tokens", str(step_tokens), "--scheduling-policy", "priority"),
     ]
     return _spec(command, port, {}, ready_path="/health")
@@ -172,13 +178,12 @@ def agent_server(
 ) -> ServerSpec:
     """An agent whose engine runs under Weir's scheduler."""
     port = free_port()
-    engine_args = ["--model", str(model), *ENGINE_ARGS]
     settings = {
         "WEIR_PORT": str(port),
         "WEIR_AGENT_ID": "demo",
         "WEIR_DATA_DIR": str(folder / "agent"),
         "WEIR_ENGINE_ARGS": shlex.join(
-            [*engine_args, "--max-num-batched-tokens", str(DEFAULT_STEP_TOKENS)]
+            [*engine_args(model), "--max-num-batched-tokens", str(DEFAULT_STEP_TOKENS)]
         ),
         "WEIR_CONTROL_PLANE_URL": controlplane,
         "WEIR_CONTROL_PLANE_KEY": key,

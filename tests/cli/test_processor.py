@@ -1,0 +1,28 @@
+"""The format in which a model runs on this processor."""
+
+import pytest
+
+from weir_cli.loadlab.processor import native_dtype
+
+EPYC = "processor\t: 0\nmodel name\t: AMD EPYC\nflags\t\t: fpu sse4_2 avx512f avx512_bf16 rdpid\n"
+XEON = "model name\t: Xeon, no bf16 here\nflags\t\t: fpu avx512f avx512_vnni\n"
+GRAVITON = "processor\t: 0\nFeatures\t: fp asimd i8mm bf16 dgh\n"
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "dtype"),
+    [
+        (EPYC, "bfloat16"),
+        ("flags : fpu amx_bf16 amx_tile\n", "bfloat16"),
+        (GRAVITON, "bfloat16"),
+        (XEON, "float32"),
+        (XEON + EPYC, "bfloat16"),
+        ("", "float32"),
+    ],
+)
+def test_bfloat16_only_where_the_processor_has_it(cpuinfo: str, dtype: str) -> None:
+    assert native_dtype(cpuinfo) == dtype
+
+
+def test_this_machine_has_one_of_both() -> None:
+    assert native_dtype() in {"bfloat16", "float32"}
