@@ -10,6 +10,7 @@ they stay, and see more, since gateways and agents adapt by the clock. Pure.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import exp
 
 from benchmarks.colocation.calibrate import StepCost
 from benchmarks.colocation.setup import TRACE, Workload
@@ -19,7 +20,11 @@ from weir_cli.loadlab.workload import OnlineRequest, OnlineShape, online_request
 ONLINE_SHARES = (0.3, 0.4)
 """Of the engine's time, the least and the most that online traffic alone takes beyond its steps'
 fixed parts. With these it takes some 0.7: fast machines have the more steps."""
+MOST_BUSY = 0.75
+"""The most of it that they take in all: a machine whose steps cost much before their first token is
+busy all the same."""
 SAMPLE_S = 1_000.0
+_CLOSE = 1e-4
 
 
 def work_s(cost: StepCost, request: OnlineRequest) -> float:
@@ -36,11 +41,42 @@ def share(cost: StepCost, shape: OnlineShape) -> float:
     return sum(work_s(cost, request) for request in requests) / SAMPLE_S
 
 
+def tokens_per_s(shape: OnlineShape) -> float:
+    """Output tokens a second of online requests."""
+    requests = online_requests(shape, seed=0, duration_s=SAMPLE_S)
+    return sum(request.max_tokens for request in requests) / SAMPLE_S
+
+
+def busy_share(cost: StepCost, work: float, tokens: float) -> float:
+    """The share of time in which an engine computes that has online requests alone.
+
+    ``work`` is their ``share``, ``tokens`` their ``tokens_per_s``; 1 where it never catches up. It
+    is idle while no request is there. Of requests that come at random as many are there as tokens
+    come during a step, since each gets one of it, and none with the chance exp(-that). A step has
+    its fixed part and as much of the work as there are steps in the time that it is busy.
+    """
+    least, most = min(work, 1.0), 1.0
+    while most - least > _CLOSE:  # a busier engine has shorter steps, and is the less busy
+        busy = (least + most) / 2
+        step_s = cost.c0_s / (1 - work / busy)
+        if 1 - exp(-tokens * step_s) > busy:
+            least = busy
+        else:
+            most = busy
+    return most
+
+
 def pace_for(cost: StepCost, shape: OnlineShape = TRACE.online) -> float:
-    """The stretch at which a load takes a share within ``ONLINE_SHARES``; 1 if it may."""
-    unpaced = share(cost, shape)
+    """The stretch at which a load takes a share within ``ONLINE_SHARES``; 1 if it may.
+
+    More where the engine would be busy for more than ``MOST_BUSY`` of the time.
+    """
+    work, tokens = share(cost, shape), tokens_per_s(shape)
     least, most = ONLINE_SHARES
-    return unpaced / min(max(unpaced, least), most)
+    pace = work / min(max(work, least), most)
+    while busy_share(cost, work / pace, tokens / pace) > MOST_BUSY:
+        pace *= 1.01
+    return pace
 
 
 def paced_workload(workload: Workload, pace: float) -> Workload:
