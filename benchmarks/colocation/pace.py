@@ -10,7 +10,7 @@ they stay, and see more, since gateways and agents adapt by the clock. Pure.
 from __future__ import annotations
 
 from dataclasses import replace
-from math import exp
+from math import log
 
 from benchmarks.colocation.calibrate import StepCost
 from benchmarks.colocation.setup import TRACE, Workload
@@ -24,7 +24,6 @@ MOST_BUSY = 0.75
 """The most of it that they take in all: a machine whose steps cost much before their first token is
 busy all the same."""
 SAMPLE_S = 1_000.0
-_CLOSE = 1e-4
 
 
 def work_s(cost: StepCost, request: OnlineRequest) -> float:
@@ -47,23 +46,15 @@ def tokens_per_s(shape: OnlineShape) -> float:
     return sum(request.max_tokens for request in requests) / SAMPLE_S
 
 
-def busy_share(cost: StepCost, work: float, tokens: float) -> float:
-    """The share of time in which an engine computes that has online requests alone.
+def pace_at(busy: float, *, c0_s: float, work: float, tokens: float) -> float:
+    """The stretch at which an engine with online requests alone computes for that share of time.
 
-    ``work`` is their ``share``, ``tokens`` their ``tokens_per_s``; 1 where it never catches up. It
-    is idle while no request is there. Of requests that come at random as many are there as tokens
-    come during a step, since each gets one of it, and none with the chance exp(-that). A step has
-    its fixed part and as much of the work as there are steps in the time that it is busy.
+    ``work`` is their ``share``, ``tokens`` their ``tokens_per_s``, both before it. An engine is
+    idle while no request is there. Of requests that come at random as many are there as tokens come
+    during a step, since each gets one of it, and none with the chance exp(-that). A step has its
+    fixed part ``c0_s`` and as much of the work as there are steps in the time that it is busy.
     """
-    least, most = min(work, 1.0), 1.0
-    while most - least > _CLOSE:  # a busier engine has shorter steps, and is the less busy
-        busy = (least + most) / 2
-        step_s = cost.c0_s / (1 - work / busy)
-        if 1 - exp(-tokens * step_s) > busy:
-            least = busy
-        else:
-            most = busy
-    return most
+    return work / busy - tokens * c0_s / log(1 - busy)
 
 
 def pace_for(cost: StepCost, shape: OnlineShape = TRACE.online) -> float:
@@ -74,9 +65,7 @@ def pace_for(cost: StepCost, shape: OnlineShape = TRACE.online) -> float:
     work, tokens = share(cost, shape), tokens_per_s(shape)
     least, most = ONLINE_SHARES
     pace = work / min(max(work, least), most)
-    while busy_share(cost, work / pace, tokens / pace) > MOST_BUSY:
-        pace *= 1.01
-    return pace
+    return max(pace, pace_at(MOST_BUSY, c0_s=cost.c0_s, work=work, tokens=tokens))
 
 
 def paced_workload(workload: Workload, pace: float) -> Workload:

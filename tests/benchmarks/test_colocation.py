@@ -30,7 +30,7 @@ from benchmarks.colocation.order import interleaved
 from benchmarks.colocation.pace import (
     MOST_BUSY,
     ONLINE_SHARES,
-    busy_share,
+    pace_at,
     pace_for,
     paced_window,
     paced_workload,
@@ -238,11 +238,8 @@ def test_a_machine_whose_steps_cost_much_is_not_kept_busy_by_online_traffic_alon
     )
     work, tokens = share(xeon, TRACE.online), tokens_per_s(TRACE.online)
     assert work / 1.38 == pytest.approx(0.4, rel=0.01)
-    assert 0.89 < busy_share(xeon, work / 1.38, tokens / 1.38) < 0.93
-    pace = pace_for(xeon)
-    assert 1.8 < pace < 2.5
-    assert busy_share(xeon, work / pace, tokens / pace) == pytest.approx(MOST_BUSY, abs=0.01)
-    assert busy_share(xeon, 1.1, tokens) == 1.0
+    wanted = pace_at(MOST_BUSY, c0_s=xeon.c0_s, work=work, tokens=tokens)
+    assert pace_for(xeon) == wanted > 1.38
 
 
 @pytest.mark.parametrize(
@@ -253,16 +250,20 @@ def test_a_machine_whose_steps_cost_much_is_not_kept_busy_by_online_traffic_alon
         (0.00500, 0.190, 1.0, (0.51, 0.58)),
         (0.00306, 0.211, 1.0, (0.42, 0.47)),
         (0.00798, 0.450, 1.58, (0.68, 0.69)),
+        (0.0201, 0.400, 1.38, (0.90, 0.92)),
     ],
 )
 def test_how_busy_online_traffic_alone_keeps_a_machine_is_as_was_measured(
     c0_s: float, work: float, pace: float, measured: tuple[float, float]
 ) -> None:
-    """c0, u, pace and online-only's busy shares of passes in `benchmarks/results`."""
-    cost = dataclasses.replace(SLOW, c0_s=c0_s)
+    """c0, u, pace and online-only's busy shares of passes that `benchmarks/README.md` tells of."""
     least, most = measured
-    busy = busy_share(cost, work, tokens_per_s(TRACE.online) / pace)
-    assert least - 0.04 < busy < most + 0.04
+    tokens = tokens_per_s(TRACE.online)
+    closest, widest = (
+        pace_at(busy, c0_s=c0_s, work=work * pace, tokens=tokens)
+        for busy in (most + 0.05, least - 0.05)
+    )
+    assert closest < pace < widest
 
 
 def test_a_window_stretches_on_slow_machines_but_for_what_it_waits_in_the_end() -> None:

@@ -1,7 +1,10 @@
 """The format in which a model runs on this processor."""
 
+from pathlib import Path
+
 import pytest
 
+from weir_cli.loadlab import processor
 from weir_cli.loadlab.processor import native_dtype
 
 EPYC = "processor\t: 0\nmodel name\t: AMD EPYC\nflags\t\t: fpu sse4_2 avx512f avx512_bf16 rdpid\n"
@@ -24,5 +27,11 @@ def test_bfloat16_only_where_the_processor_has_it(cpuinfo: str, dtype: str) -> N
     assert native_dtype(cpuinfo) == dtype
 
 
-def test_this_machine_has_one_of_both() -> None:
-    assert native_dtype() in {"bfloat16", "float32"}
+@pytest.mark.parametrize(("told", "dtype"), [(EPYC, "bfloat16"), (None, "float32")])
+def test_this_machine_is_asked(
+    told: str | None, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if told is not None:
+        (tmp_path / "cpuinfo").write_text(told)
+    monkeypatch.setattr(processor, "_CPUINFO", tmp_path / "cpuinfo")
+    assert native_dtype() == dtype
