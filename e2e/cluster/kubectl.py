@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -69,6 +70,8 @@ class Kubectl:
                 text=True,
                 check=False,
                 timeout=self.timeout_s,
+                # It would look for garbage while it reads an API server's schemas, and then ends.
+                env={**os.environ, "GOGC": "off"},
             )
         except subprocess.TimeoutExpired as error:
             raise KubectlError(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 
 import pytest
+
+from weir_agent.vllm_bridge import environment
 
 PATIENCE_S = 120
 PROGRAM = """
@@ -43,3 +46,10 @@ def test_a_signal_to_the_engine_alone_is_none_to_its_agent(build: str) -> None:
         timeout=PATIENCE_S,
     )
     assert done.stdout.strip() == "asleep"
+
+
+def test_imports_that_fail_leave_garbage_collection_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "_HEAVY", ("weir_agent.vllm_bridge.no_such_module",))
+    with pytest.raises(ImportError):
+        environment.preload()
+    assert gc.isenabled()

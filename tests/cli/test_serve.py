@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import gc
 import os
 import signal
 import subprocess
@@ -83,6 +84,16 @@ def test_a_missing_extra_is_named(
     captured = capsys.readouterr().err
     assert "fastapi is not installed" in captured
     assert "pip install 'weir[controlplane]'" in captured
+    assert gc.isenabled()
+
+
+def test_a_component_collects_garbage_that_its_imports_did_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ran = []
+    monkeypatch.setattr("weir_controlplane.main.run", lambda _settings: ran.append(gc.isenabled()))
+    assert main(["serve", "controlplane"]) == ExitStatus.OK
+    assert ran == [True]
 
 
 @pytest.mark.system

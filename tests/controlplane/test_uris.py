@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
+import threading
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from fastapi import FastAPI, Response
 from sqlalchemy import select, text
@@ -18,6 +21,7 @@ from weir_controlplane.batchjobs import intake
 from weir_controlplane.files.storage import Storage
 from weir_controlplane.links.signer import LinkSigner
 from weir_controlplane.store.models import Batch, File, Tenant
+from weir_controlplane.uris import transfer
 from weir_controlplane.uris.rules import UriRefusedError, check_within, parse_uri
 from weir_controlplane.uris.transfer import UriAccess, UriUnreadableError, check_public
 
@@ -154,6 +158,25 @@ async def test_http_reaches_named_hosts_only_and_follows_no_redirect() -> None:
             await read(named, f"{url}/moved", url)
         with pytest.raises(UriUnreadableError, match="404"):
             await read(named, f"{url}/nothing", url)
+
+
+async def test_http_reads_its_authorities_once_and_beside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It takes up to a tenth of a second, in which no request would be answered."""
+    readers = []
+
+    def authorities(**_given: object) -> ssl.SSLContext:
+        readers.append(threading.current_thread())
+        return ssl.create_default_context()
+
+    monkeypatch.setattr(httpx, "create_ssl_context", authorities)
+    transfer.public_authorities.cache_clear()
+    async with serve(web()) as url:
+        for _ in range(2):
+            await read(UriAccess(private_hosts=("127.0.0.1",)), f"{url}/in.jsonl", url)
+    (reader,) = readers
+    assert reader is not threading.current_thread()
 
 
 async def test_a_symbolic_link_does_not_lead_out_of_a_prefix(tmp_path: Path) -> None:

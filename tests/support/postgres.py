@@ -5,6 +5,7 @@ It knows nothing of Weir's schema; a test gets an empty database and migrates it
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import secrets
@@ -24,6 +25,7 @@ from tests.support.processes import (
     wait_ready,
 )
 
+ROOM_BYTES = 4 << 30
 BINARIES = "usr/lib/postgresql/*/bin"
 SETTINGS = {
     "fsync": "off",  # tests kill processes, never the machine
@@ -35,18 +37,30 @@ SETTINGS = {
 }
 
 
+def memory_folder() -> str | None:
+    """The folder of a file system in memory that has room for clusters; None where there is none.
+
+    On a disk most of a database's making and dropping is the kernel's work on its 300 files.
+    """
+    folder = "/dev/shm"  # noqa: S108 - each cluster makes a folder of its own in it
+    with contextlib.suppress(OSError):
+        if os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > ROOM_BYTES:
+            return folder
+    return None
+
+
 class PostgresServer:
     """One cluster on a loopback port and a Unix socket; databases are made on demand.
 
-    A folder under the system's temporary folder holds everything: pytest's own is closed to the
-    unprivileged user that the server runs as when the tests run as root.
+    A folder under ``parent``, by default the system's temporary folder, holds everything: pytest's
+    own is closed to the unprivileged user that the server runs as when the tests run as root.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, parent: str | None = None) -> None:
         """Makes the cluster and starts it. Raises ProcessDiedError when it does not come up."""
         self._user = unprivileged_user()
         self._password = secrets.token_hex(12)
-        self.folder = Path(tempfile.mkdtemp(prefix="weir-test-postgres-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="weir-test-postgres-", dir=parent))
         self._numbers = itertools.count(1)
         self._templates: set[str] = set()
         self.port = 0
