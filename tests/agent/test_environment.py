@@ -6,6 +6,7 @@ import gc
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -48,8 +49,13 @@ def test_a_signal_to_the_engine_alone_is_none_to_its_agent(build: str) -> None:
     assert done.stdout.strip() == "asleep"
 
 
-def test_imports_that_fail_leave_garbage_collection_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "_HEAVY", ("weir_agent.vllm_bridge.no_such_module",))
-    with pytest.raises(ImportError):
+def test_garbage_is_collected_again_after_imports_that_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "heavy_module.py").write_text("import gc\ncollecting = gc.isenabled()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(environment, "_HEAVY", ("heavy_module", "heavy_module.missing"))
+    with pytest.raises(ImportError, match="missing"):
         environment.preload()
+    assert sys.modules.pop("heavy_module").collecting is False
     assert gc.isenabled()

@@ -73,9 +73,11 @@ def test_a_missing_extra_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     original = builtins.__import__
+    collecting = []
 
     def without_component(name: str, *rest: object) -> object:
         if name == "weir_controlplane.main":
+            collecting.append(gc.isenabled())
             raise ModuleNotFoundError(name="fastapi")
         return original(name, *rest)  # type: ignore[arg-type]
 
@@ -84,6 +86,7 @@ def test_a_missing_extra_is_named(
     captured = capsys.readouterr().err
     assert "fastapi is not installed" in captured
     assert "pip install 'weir[controlplane]'" in captured
+    assert collecting == [False]
     assert gc.isenabled()
 
 
