@@ -23,7 +23,7 @@ def demo(
     fast: Annotated[bool, typer.Option(help="Only Weir, without the comparison.")] = False,  # noqa: FBT002
     seconds: Annotated[
         float, typer.Option(min=5, max=600, help="Measured seconds of each arm.")
-    ] = 30.0,
+    ] = 60.0,
     lines: Annotated[int, typer.Option(min=1, max=5000, help="Lines of the batch.")] = 600,
     keep: Annotated[
         Path | None, typer.Option(help="New folder for model, data and logs; it is kept.")

@@ -59,14 +59,17 @@ _TRACE_S = 600.0  # shorter runs replay the beginning of this much of a trace: a
 class Length:
     """How long an arm runs: ``measure_s`` counts.
 
+    A minute by default: what a mean saved before the window is spent in it, and half a minute of
+    this traffic is 20 requests.
+
     The Weir arm goes on until its batch has ended, at most ``batch_within_s``, with online traffic
     for the first ``online_longer_s`` of that; its window closes when its batch has no line left.
     """
 
     ramp_s: float = 10.0
-    measure_s: float = 30.0
+    measure_s: float = 60.0
     tail_s: float = 10.0
-    online_longer_s: float = 60.0
+    online_longer_s: float = 30.0
 
     @property
     def window(self) -> Window:
