@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
@@ -35,7 +37,10 @@ CONTROL_PLANE_CONNECTIONS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """An operator's parts, joined, nothing started."""
+    """An operator's parts, joined, nothing started.
+
+    ``enqueue_all`` has a leader look at every object of users; a standby it does nothing for.
+    """
 
     settings: OperatorSettings
     metrics: OperatorMetrics
@@ -46,6 +51,7 @@ class Parts:
     watchdog: Watchdog
     store: ObjectStore
     queue: WorkQueue
+    enqueue_all: Callable[[], None]
     resync: Resync
     writer: Writer
     observer: Observer
@@ -54,14 +60,19 @@ class Parts:
 
 
 class _Late:
-    """A queue for parts that are made before it."""
+    """A queue for parts that are made before it.
 
-    def __init__(self) -> None:
+    A standby queues nothing: who takes over looks at every object anyway, and would have to come
+    through all that went by in between first.
+    """
+
+    def __init__(self, leading: asyncio.Event) -> None:
+        self._leading = leading
         self.queue: WorkQueue | None = None
 
     def enqueue(self, key: ObjectKey) -> None:
-        """Has an object reconciled once there is a queue; until then nothing is watched."""
-        if self.queue is not None:
+        """Has an object reconciled, where this replica is the one who does it."""
+        if self.queue is not None and self._leading.is_set():
             self.queue.add(key)
 
 
@@ -74,7 +85,7 @@ def assemble(settings: OperatorSettings, configuration: Configuration) -> Parts:
     api = _api(settings, main_client, elector, metrics)
     http = _http(settings)
     control_plane = ControlPlaneClient(http, metrics=metrics, random=random)
-    late = _Late()
+    late = _Late(elector.leading)
     store = ObjectStore(late.enqueue)
 
     def enqueue_all() -> None:
@@ -105,6 +116,7 @@ def assemble(settings: OperatorSettings, configuration: Configuration) -> Parts:
         watchdog=Watchdog(elector.deadline_s, clock=clock),
         store=store,
         queue=queue,
+        enqueue_all=enqueue_all,
         resync=Resync(api, store, namespaces=settings.namespaces, metrics=metrics),
         writer=writer,
         observer=observer,

@@ -111,7 +111,7 @@ class Operator:
         log.info("operator.started", identity=parts.elector.identity, port=self.port)
         parts.watchdog.start()
         tasks = [
-            asyncio.create_task(parts.elector.run(), name="elector"),
+            asyncio.create_task(self._campaign(), name="elector"),
             asyncio.create_task(self._observe(), name="observe"),
             asyncio.create_task(self._act(), name="act"),
         ]
@@ -141,18 +141,20 @@ class Operator:
             await client.close()  # type: ignore[no-untyped-call]
         log.info("operator.stopped")
 
+    async def _campaign(self) -> None:
+        """Only who has seen everything stands for the Lease: another holder could not act."""
+        await self._synced.wait()
+        await self._parts.elector.run()
+
     async def _act(self) -> None:
-        """Waits for the Lease and the first lists, then works.
+        """Waits for the Lease, then works.
 
         What a standby has seen may be old: a dead watch shows only after a minute. So everything is
         listed anew, while work begins with what is known.
         """
         await self._parts.elector.leading.wait()
-        if self._synced.is_set():
-            self._look_now.set()
-        await self._synced.wait()
-        for key in self._parts.store.user_keys():
-            self._parts.queue.add(key)
+        self._look_now.set()
+        self._parts.enqueue_all()
         await act(self._parts.queue, self._parts.progress)
 
     async def _observe(self) -> None:
@@ -189,8 +191,7 @@ class Operator:
         parts.observer.optional_kinds = optional_kinds(watched)
         if self._synced.is_set():
             parts.requests.forget_sent()
-            for key in parts.store.user_keys():
-                parts.queue.add(key)
+            parts.enqueue_all()
         else:
             log.info("operator.synced", kinds=len(watched))
         self._synced.set()

@@ -80,11 +80,14 @@ def test_a_wrong_value_is_refused_by_name(helm: Helm, name: str) -> None:
     assert said in str(refused.value)
 
 
+NAMES = {"name", "namespace", "key", "secretName", "claimName", "cidr"}
+
+
 def texts(value: object) -> Iterator[tuple[str, object]]:
-    """Every name, namespace, label and annotation in a manifest."""
+    """Every name, namespace, address, label and annotation in a manifest."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            if key in {"name", "namespace"}:
+            if key in NAMES:
                 yield key, inner
             elif key in {"labels", "matchLabels", "annotations"}:
                 yield from inner.items()
@@ -103,6 +106,29 @@ def test_a_release_and_its_namespace_may_be_numbers(helm: Helm) -> None:
         found = [pair for item in yaml.safe_load_all(text) for pair in texts(item)]
         assert [pair for pair in found if not isinstance(pair[1], str)] == []
         assert {("namespace", "1234"), ("app.kubernetes.io/instance", name)} <= set(found)
+
+
+def test_what_is_there_already_may_be_called_anything(helm: Helm) -> None:
+    """Its name is somebody else's: a number, or a word of YAML."""
+    given = {
+        "database": {"existingSecret": "1234", "key": "123"},
+        "redis": {"existingSecret": "12e3", "key": "on"},
+        "adminKey": {"existingSecret": "999", "key": "1e3"},
+        "files": {"existingSecret": "4242", "volume": {"existingClaim": "07"}},
+        "networkPolicy": {"apiServer": {"cidrs": ["::/0"]}},
+    }
+    found = [pair for item in helm.render(given) for pair in texts(item)]
+    assert [pair for pair in found if not isinstance(pair[1], str)] == []
+    said = {value for _, value in found}
+    assert {"1234", "123", "12e3", "on", "999", "1e3", "4242", "07", "::/0"} <= said
+
+
+def test_a_pod_is_given_the_time_that_its_uploads_are(helm: Helm) -> None:
+    """The kubelet ended at 45 s what a setting let run on."""
+    for settings, seconds in (({}, 45), ({"shutdown_grace_s": 300}, 325)):
+        manifests = helm.render({"controlplane": {"settings": settings}})
+        pod = named(manifests, "Deployment", "weir-controlplane")["spec"]["template"]["spec"]
+        assert pod["terminationGracePeriodSeconds"] == seconds
 
 
 @pytest.mark.parametrize("name", ["2026", "weir.prod"])

@@ -63,7 +63,7 @@
   {{- with .Values.networkPolicy.apiServer.cidrs }}
   to:
   {{- range . }}
-    - ipBlock: {cidr: {{ . }}}
+    - ipBlock: {cidr: {{ . | quote }}}
   {{- end }}
   {{- end }}
 {{- end }}

@@ -96,8 +96,7 @@ class ObjectStore:
         listed = {_name(item) for item in items}
         self._listed.pop(kind.kind, None)
         for item in items:
-            if _uid(item) not in self._buried:
-                self.seen(kind, item)
+            self.seen(kind, item)
         lost = [
             known
             for where, known in list(self._objects.get(kind.kind, {}).items())
@@ -136,8 +135,8 @@ class ObjectStore:
 
     def _stale(self, kind: Kind, item: Manifest, known: Manifest | None) -> bool:
         version = _version(item["metadata"].get("resourceVersion"))
-        if known is None:  # a late word about an object that a list showed to be gone
-            return version <= self._listed.get(kind.kind, 0)
+        if known is None:  # a late word about an object that a list or a watch showed to be gone
+            return version <= max(self._listed.get(kind.kind, 0), self._buried.get(_uid(item), 0))
         return version <= _version(known["metadata"].get("resourceVersion"))
 
     def _put(self, kind: Kind, where: ObjectName, item: Manifest) -> None:

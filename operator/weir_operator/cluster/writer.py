@@ -151,7 +151,10 @@ class Writer:
         manifest["status"] = status
         try:
             result = await self._api.apply(kind, manifest, status=True)
-        except (NotFoundError, ConflictError):
+        except NotFoundError:
+            self._store.gone(kind, owner)  # a watch that missed it would have its children made
+            return False
+        except ConflictError:
             return False
         self._store.seen(kind, result, own_write=True)
         self._metrics.writes.labels("status", kind.kind).inc()

@@ -159,6 +159,8 @@ def test_one_of_two_writes_and_the_other_follows_a_kill(
     assert eventually(lambda: shows(kubectl, "1")), pair.operators
     assert pair.writes()[leader.name]
     assert pair.writes()[standby.name] == []
+    # What a standby sees does not wait for it: it would come before all that is new later.
+    assert standby.metric("weir_operator_queue_depth") == 0
 
     leader.send(signal.SIGKILL)
     leader.wait(ENDS_WITHIN_S)
@@ -245,6 +247,43 @@ def assert_apart(pair: Pair, *, since: int = 0) -> None:
     )
     assert spans, pair.operators
     assert len(spans) == 1 or spans[0][1] < spans[1][0]
+
+
+def test_who_may_not_see_everything_does_not_lead(
+    api_server: ApiServer, namespace: str, kubectl: Kubectl, tmp_path: Path
+) -> None:
+    """It held the Lease and did nothing, and the alert that there is no leader was silent."""
+    groups = ("", "apps", "coordination.k8s.io", "events.k8s.io", "networking.k8s.io", "policy")
+    role = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": namespace},
+        "rules": [
+            {"apiGroups": [group], "resources": ["*"], "verbs": ["*"]}
+            for group in (*groups, "weir.dev")
+        ],
+    }
+    kubectl.apply(role)
+    kubectl.run("create", "clusterrolebinding", namespace, f"--clusterrole={namespace}", "--user=op")
+    operator = OperatorProcess(
+        "operator-8",
+        tmp_path,
+        kubeconfig=api_server.user_kubeconfig("op"),
+        namespace=namespace,
+        settings=SHORT_LEASE,
+    )
+    try:
+        operator.start(wait=False)
+        assert eventually(lambda: "horizontalpodautoscalers" in operator.get("readyz")), operator
+        assert not operator.leads()
+        assert operator.metric("weir_operator_leader") == 0
+        ask_for(kubectl, "1")
+        role["rules"] = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
+        kubectl.apply(role)
+        assert eventually(lambda: shows(kubectl, "1")), operator
+    finally:
+        operator.close()
+        kubectl.run("delete", "clusterrole,clusterrolebinding", namespace)
 
 
 def test_an_api_server_that_is_away_at_the_start_is_waited_for(

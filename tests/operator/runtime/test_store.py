@@ -96,6 +96,18 @@ def test_older_versions_and_late_words_about_a_predecessor_change_nothing() -> N
     assert live["metadata"]["uid"] == "new"
 
 
+def test_an_answer_that_is_read_after_the_deletion_brings_nothing_back() -> None:
+    """The children of such a service were made and collected again, twice a second."""
+    seen = Seen()
+    seen.store.seen(LLM_SERVICE, item(LLM_SERVICE, "chat", 5))
+    seen.store.gone(LLM_SERVICE, item(LLM_SERVICE, "chat", 7))
+    seen.store.seen(LLM_SERVICE, item(LLM_SERVICE, "chat", 6, status={}), own_write=True)
+    assert seen.store.get(LLM_SERVICE, "team", "chat") is None
+    seen.store.gone(POD, item(POD, "chat-1", 8, uid="pod", service="chat"))  # its label went
+    seen.store.seen(POD, item(POD, "chat-1", 9, uid="pod", service="chat"))
+    assert seen.store.get(POD, "team", "chat-1") is not None
+
+
 def test_a_full_list_finds_deletions_that_the_watch_never_told() -> None:
     seen = Seen()
     for number in range(3):

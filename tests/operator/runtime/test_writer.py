@@ -205,7 +205,9 @@ async def test_status_and_finalizer_touch_nothing_else_and_make_nothing(
     assert await bench.writer.set_finalizer(live, wanted=False)
     assert "finalizers" not in (kubectl.get("batchjob", "nightly") or {})["metadata"]
     kubectl.run("delete", "batchjob", "nightly")
+    assert bench.store.get(BATCH_JOB, live["metadata"]["namespace"], "nightly") is not None  # no watch told
     assert not await bench.writer.write_status(live, {"observedGeneration": 1})
+    assert bench.store.get(BATCH_JOB, live["metadata"]["namespace"], "nightly") is None
     assert not await bench.writer.set_finalizer(live, wanted=True)
     assert kubectl.get("batchjob", "nightly") is None
     kubectl.apply(job())
