@@ -264,7 +264,8 @@ def test_who_may_not_see_everything_does_not_lead(
         ],
     }
     kubectl.apply(role)
-    kubectl.run("create", "clusterrolebinding", namespace, f"--clusterrole={namespace}", "--user=op")
+    bound = ("clusterrolebinding", namespace, f"--clusterrole={namespace}", "--user=op")
+    kubectl.run("create", *bound)
     operator = OperatorProcess(
         "operator-8",
         tmp_path,

@@ -205,9 +205,10 @@ async def test_status_and_finalizer_touch_nothing_else_and_make_nothing(
     assert await bench.writer.set_finalizer(live, wanted=False)
     assert "finalizers" not in (kubectl.get("batchjob", "nightly") or {})["metadata"]
     kubectl.run("delete", "batchjob", "nightly")
-    assert bench.store.get(BATCH_JOB, live["metadata"]["namespace"], "nightly") is not None  # no watch told
+    where = (BATCH_JOB, live["metadata"]["namespace"], "nightly")
+    assert bench.store.get(*where) is not None  # no watch told of it
     assert not await bench.writer.write_status(live, {"observedGeneration": 1})
-    assert bench.store.get(BATCH_JOB, live["metadata"]["namespace"], "nightly") is None
+    assert bench.store.get(*where) is None
     assert not await bench.writer.set_finalizer(live, wanted=True)
     assert kubectl.get("batchjob", "nightly") is None
     kubectl.apply(job())
