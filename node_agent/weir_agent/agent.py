@@ -36,6 +36,7 @@ log = structlog.get_logger(__name__)
 WATCH_S = 0.1
 STOOD_STILL_S = 1.0
 STOP_SEEN_S = 0.2
+LAST_SYNC_S = 2.0  # for what is handed back, however long the rest took
 ERRORS_OUT_S = 0.5
 STOP_ACCEPTING_S = 0.3
 APPLICATION_STOP_S = 1.0
@@ -177,9 +178,13 @@ class Agent:
     async def _hand_back(self) -> None:
         log.info("agent.draining", online=self._probe.in_flight)
         if self._offline is not None:
+            until_s = time.monotonic() + self._settings.hand_back_s
             await self._offline.work.hand_back(within_s=self._settings.hand_back_s)
             if self._offline.work.returned():
-                await self._offline.sync.once()
+                left_s = max(LAST_SYNC_S, until_s - time.monotonic())
+                with contextlib.suppress(TimeoutError):  # leases end by themselves
+                    async with asyncio.timeout(left_s):
+                        await self._offline.sync.once()
 
     async def _watch(self) -> EngineDiedError | None:
         """Returns what happened to the engine, recorded where possible; None while stopping.
@@ -239,7 +244,7 @@ class Agent:
         metrics.spool_bytes.set(spool.used_bytes)
         metrics.spool_reserved.set(spool.reserved_bytes)
         if self._offline is not None:
-            self._offline.work.set_slots(slots)
+            self._offline.work.set_slots(slots, idle=self._pulse.offline_stands_still)
             metrics.chunks.set(len(self._offline.work.held()))
 
     def _unhealthy(self) -> str | None:

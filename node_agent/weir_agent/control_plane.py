@@ -116,15 +116,22 @@ class HttpControlPlane:
         Raises:
             ControlPlaneError: no reply, or a refusal.
         """
-        response = await self._send(
-            self._client.build_request(
-                "POST",
-                f"/internal/v1/agents/{self._agent_id}/sync",
-                content=request.model_dump_json().encode(),
-                headers={"content-type": "application/json"},
-                timeout=self._sync_timeout_s,
-            )
-        )
+        try:
+            # httpx's timeout is of each read alone: an answer that trickles would never end.
+            async with asyncio.timeout(self._sync_timeout_s):
+                response = await self._send(
+                    self._client.build_request(
+                        "POST",
+                        f"/internal/v1/agents/{self._agent_id}/sync",
+                        content=request.model_dump_json().encode(),
+                        headers={"content-type": "application/json"},
+                        timeout=self._sync_timeout_s,
+                    )
+                )
+        except TimeoutError:
+            raise ControlPlaneError(
+                f"no whole answer within {self._sync_timeout_s:g} s", retry=True
+            ) from None
         return _parse(wire.SyncReply, response.content)
 
     async def lines(self, lease: wire.Lease, *, after: int, limit: int) -> list[wire.InputLine]:
@@ -207,10 +214,12 @@ class HttpControlPlane:
         if response.is_success:
             return response
         code, message = _error_of(response)
+        # Without a code of its own it is a proxy's answer, whatever the status: not a verdict.
+        told = bool(code) and not response.is_redirect
         remedy = _REMEDIES.get(response.status_code)
         raise ControlPlaneError(
             f"{response.status_code} {code}: {message}" + (f" ({remedy})" if remedy else ""),
-            retry=response.status_code in RETRY_STATUS,
+            retry=response.status_code in RETRY_STATUS or not told,
             code=code or str(response.status_code),
             retry_after_s=_retry_after_s(response),
         )

@@ -35,8 +35,32 @@ class CrashJournal:
         self._deaths.mkdir(exist_ok=True, mode=0o700)
         self._path = folder / "resident.ndjson"
         self._resident: dict[Resident, bool] = {}
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        self._apart = False
+        try:
+            self._descriptor = self._opened()
+        except OSError as error:  # no line enters without a journal; online requests need none
+            if error.errno not in DISK_ERRORS:
+                raise
+            self._descriptor, self._apart = os.memfd_create("journal"), True
         self._size_bytes = os.fstat(self._descriptor).st_size
+
+    def _opened(self) -> int:
+        return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def _come_back(self) -> None:
+        """Takes up the file that could not be opened; this engine has none of its lines.
+
+        Raises:
+            DiskFullError: it still cannot be.
+        """
+        try:
+            descriptor = self._opened()
+            os.ftruncate(descriptor, 0)
+        except OSError as error:
+            raise DiskFullError(f"{self._path}: {error.strerror}") from None
+        os.dup2(descriptor, self._descriptor, inheritable=False)
+        os.close(descriptor)
+        self._apart, self._size_bytes = False, 0
 
     def enter(self, chunk_id: str, attempt: int, line: int, *, solo: bool) -> None:
         """A line is about to enter the engine.
@@ -44,6 +68,8 @@ class CrashJournal:
         Raises:
             DiskFullError: the journal could not be written; the line must not run.
         """
+        if self._apart:
+            self._come_back()
         self._append(_entered(chunk_id, attempt, line, solo=solo))
         self._resident[chunk_id, attempt, line] = solo
 

@@ -90,7 +90,9 @@ def _supervise(settings: AgentSettings | None, engine_args: Sequence[str] | None
     if memory.was_short:
         log.warning("agent.was_short_of_memory")
     supervisor = Supervisor(
-        lambda ready: _serve(settings, args, bound, ready, supervisor.restarts),
+        lambda ready: _serve(
+            settings, args, bound, ready, supervisor.restarts, unrecorded=supervisor.unrecorded
+        ),
         after_fault=lambda: record_fault(settings.data_dir),
         first_pause_s=settings.restart_backoff_s,
         stop_within_s=settings.hand_back_s + settings.drain_s + STOP_MARGIN_S,
@@ -143,6 +145,8 @@ def _serve(
     bound: socket.socket,
     ready: Callable[[], None],
     restarts: int,
+    *,
+    unrecorded: bool = False,
 ) -> int:
     """The child: an engine and the agent over it, until the end of either."""
     from weir_agent.vllm_bridge import arguments, serving  # noqa: PLC0415 - imports vLLM
@@ -162,6 +166,9 @@ def _serve(
         except Exception as error:  # no request has come yet that its text could quote
             log.exception("engine.start_failed", reason=f"{type(error).__name__}: {error}")
             return Exit.FAILED
+        if unrecorded:  # the volume may have come back while the engine was loaded
+            with contextlib.suppress(OSError):
+                record_fault(settings.data_dir)
         agent = Agent(settings, engine, on_ready=ready)
         agent.stores.metrics.engine_restarts.inc(restarts)
         install_signals(agent)

@@ -138,6 +138,12 @@ class EnginePulse:
         self._on_slots(active.offline_seq_slots)
         self._show(now_s)
 
+    @property
+    def offline_stands_still(self) -> bool:
+        """Lines wait in the engine and none runs there, by its last report."""
+        report = self._report
+        return int(report.get("offline_waiting", 0)) > 0 == int(report.get("offline_running", 0))
+
     def telemetry(self) -> wire.Telemetry:
         """What the next sync reports: levels now, sums since the last one."""
         now_s, report = self._clock(), self._report

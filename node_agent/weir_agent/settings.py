@@ -110,6 +110,7 @@ class AgentSettings(BaseSettings):
 
     slo: Annotated[tuple[SloSetting, ...], NoDecode] = Field(
         default=(),
+        max_length=16,  # the control plane takes what was measured of so many
         description="Latency objectives of online traffic, as JSON: "
         '[{"metric": "tbt", "statistic": "p99", "threshold_s": 0.1}]; metric ttft, tpot or tbt, '
         "statistic mean or p50 to p99. Default: none; means of TBT and TTFT may then be a tenth "

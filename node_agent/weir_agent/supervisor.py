@@ -91,10 +91,11 @@ class Supervisor:
         self._stop_within_s = stop_within_s
         self._short_of_memory = short_of_memory
         self._ended_short = ended_short
-        self._ready = mmap.mmap(-1, 1)  # shared with the children
+        self._ready = mmap.mmap(-1, 2)  # shared with the children: one ever was, the last one was
         self._child: int | None = None
         self._stopping = False
         self.restarts = 0
+        self.unrecorded = False
 
     def run(self) -> int:
         """The exit status of the whole."""
@@ -103,18 +104,21 @@ class Supervisor:
         signal.signal(signal.SIGALRM, self._kill)
         gc.collect()
         gc.freeze()  # children share these pages
-        failures, unrecorded = 0, self._ended_short
+        failures, self.unrecorded = 0, self._ended_short
         while True:
-            unrecorded = unrecorded and not self._recorded()
+            self.unrecorded = self.unrecorded and not self._recorded()
+            self._ready[1] = 0
             started_s = time.monotonic()
             ended = self._run_child()
+            if self._ready[1]:  # it recorded what its journal had, or could not, and began anew
+                self.unrecorded = False
             if self._is_stopping():
                 return Exit.OK if ended.signal is None else ended.status
             if ended.status in {Exit.OK, Exit.USAGE} or not self._ready[0]:
                 return ended.status
             log.error("agent.ended", status=ended.status, signal=ended.signal)
             if ended.by_a_fault or ended.status == Exit.UNRECORDED_DEATH:
-                unrecorded = not self._recorded()
+                self.unrecorded = not self._recorded()
             failures = 0 if time.monotonic() - started_s > STEADY_S else failures + 1
             self._sleep(min(MOST_PAUSE_S, self._first_pause_s * 2.0 ** min(failures, 30)))
             if self._is_stopping():
@@ -138,7 +142,7 @@ class Supervisor:
             time.sleep(0.05)
 
     def _mark_ready(self) -> None:
-        self._ready[0] = 1
+        self._ready[0] = self._ready[1] = 1
 
     def _run_child(self) -> Ended:
         # A signal that comes before both processes know who they are would be nobody's.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -12,6 +13,15 @@ from weir_agent import wire
 from weir_agent.control_plane import ControlPlaneError, HttpControlPlane
 
 LEASE = wire.Lease(chunk_id="chunk", attempt=1, nonce="n", lines=4)
+SYNC = wire.SyncRequest(
+    boot_id="boot",
+    incarnation=None,
+    sequence=1,
+    service="chat",
+    models=(),
+    state="serving",
+    room=wire.Room(lines=0, tokens=0, result_bytes=0),
+)
 
 
 async def lines_of(response: httpx.Response) -> list[wire.InputLine]:
@@ -35,6 +45,35 @@ async def test_a_wrong_key_is_told_with_its_setting(status: int, setting: str) -
     with pytest.raises(ControlPlaneError, match=rf"{status} invalid_api_key: no .*{setting}") as no:
         await lines_of(httpx.Response(status, json={"error": error}))
     assert no.value.retry
+
+
+@pytest.mark.parametrize("status", [302, 308, 400, 404, 405, 409, 410, 413, 422])
+async def test_what_a_proxy_says_is_no_verdict(status: int) -> None:
+    """Results are kept until the control plane itself says what becomes of them (§8 rule 3)."""
+    page = httpx.Response(status, content=b"<html>default backend</html>")
+    with pytest.raises(ControlPlaneError) as refusal:
+        await lines_of(page)
+    assert refusal.value.retry
+    told = httpx.Response(404, json={"error": {"message": "no", "code": "stale_lease"}})
+    with pytest.raises(ControlPlaneError) as refusal:
+        await lines_of(told)
+    assert (refusal.value.code, refusal.value.retry) == ("stale_lease", False)
+
+
+async def test_a_sync_whose_answer_trickles_ends_in_time() -> None:
+    """No lease was renewed meanwhile, and a drain waited for it."""
+
+    async def trickle() -> AsyncIterator[bytes]:
+        while True:
+            yield b" "
+            await asyncio.sleep(0.02)
+
+    transport = httpx.MockTransport(lambda _request: httpx.Response(200, content=trickle()))
+    async with httpx.AsyncClient(base_url="http://weir.test", transport=transport) as client:
+        plane = HttpControlPlane(client, agent_id="agent-1", sync_timeout_s=0.1)
+        with pytest.raises(ControlPlaneError, match=r"no whole answer within 0.1 s") as slow:
+            await plane.sync(SYNC)
+    assert slow.value.retry
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 from structlog.testing import capture_logs
 
@@ -156,6 +157,32 @@ async def test_an_engine_death_on_a_full_volume_is_reported_by_the_next_process(
     (death,) = control_plane.deaths.values()
     assert (death["kind"], death["solo"]) == ("crash", True)
     assert [entry["line"] for entry in death["resident"]] == [1]
+
+
+async def test_an_agent_that_starts_on_a_volume_of_reads_only_serves_online_requests(
+    start_agent: StartAgent, control_plane: FakeControlPlane, volume: Volume
+) -> None:
+    """Design §8 rule 3. It died at each start: one engine's death took online traffic away."""
+    control_plane.add_chunk(completion_lines(4))
+    control_plane.lease_work = False
+    async with start_agent() as running:  # makes its folders
+        await running.until(lambda: running.agent._serving)
+    volume.fails("open")
+    volume.error = errno.EROFS
+    engine = FakeEngine()
+    async with start_agent(engine) as running:
+        await running.until(lambda: running.agent._serving)
+        async with httpx.AsyncClient(base_url=running.url) as client:
+            answer = await client.post("/v1/completions", json={"prompt": "x", "stream": True})
+            assert answer.status_code == 200
+        assert "[DONE]" in answer.text
+        control_plane.lease_work = True
+        await running.until(lambda: any(s["state"] == "disk_full" for s in control_plane.syncs))
+        assert engine.executed == []
+        volume.error = None
+        await running.until(lambda: control_plane.done)
+        assert running.agent.stores.journal.deaths() == ()
+    assert sorted(control_plane.results) == [1, 2, 3, 4]
 
 
 async def test_a_death_that_cannot_be_recorded_is_recorded_before_the_next_start(

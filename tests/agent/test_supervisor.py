@@ -72,6 +72,8 @@ def work(ready):
     count = len(starts.read_text()) if starts.exists() else 0
     starts.write_text("x" * (count + 1))
     tell_child()
+    if supervisor.unrecorded:
+        (folder / "told").touch()
     step = plan[min(count, len(plan) - 1)]
     if step != "fail-early":
         ready()
@@ -112,8 +114,9 @@ def work(ready):
     return {"ok": 0, "usage": 2, "fail-early": 1, "unrecorded": 76}.get(step, 75)
 
 def after_fault():
-    if "full" in plan and not (folder / "full").exists():
-        (folder / "full").touch()
+    times = (folder / "full").stat().st_size if (folder / "full").exists() else 0
+    if times < plan.count("full"):
+        (folder / "full").write_text("x" * (times + 1))
         raise OSError(28, "No space left on device")
     with (folder / "faults").open("a") as file:
         file.write("x")
@@ -178,6 +181,14 @@ def test_what_is_started_again(
     parent = Parent(tmp_path, plan)
     assert parent.process.wait(PATIENCE_S) == status
     assert (parent.count("starts"), parent.count("faults")) == (starts, faults)
+
+
+def test_a_death_that_a_child_was_told_of_is_not_put_on_its_own_lines(tmp_path: Path) -> None:
+    """It could not be recorded until the child had loaded its engine, which then does that."""
+    parent = Parent(tmp_path, "unrecorded,kill,ok,full,full")
+    assert parent.process.wait(PATIENCE_S) == 0
+    assert (tmp_path / "told").exists()
+    assert (parent.count("starts"), parent.count("faults")) == (3, 0)
 
 
 def test_a_container_that_is_killed_whole_for_its_memory_had_a_fault(tmp_path: Path) -> None:

@@ -73,6 +73,30 @@ async def test_without_slots_for_long_what_is_left_of_a_chunk_goes_to_other_pods
         assert engine.cancelled == []
 
 
+async def test_lines_that_an_engine_with_slots_passes_over_go_to_other_pods(
+    start_agent: StartAgent, control_plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each longer than the offline KV threshold: they were kept until the batch expired."""
+    begun = control_plane.add_chunk(completion_lines(8))
+    engine = FakeEngine(held=True)
+    monkeypatch.setattr(slots, "NO_SLOTS_S", 0.0)
+    monkeypatch.setattr(slots, "STUCK_S", 0.0)
+    async with start_agent(engine) as running:
+        await running.until(lambda: len(engine.resident) == 8)
+        beats = len(engine.policies)
+        await running.until(lambda: len(engine.policies) > beats + 3)
+        assert control_plane.chunks[begun].state == "leased"  # they run
+        control_plane.lease_work = False
+        engine.passes_over = True
+        await running.until(lambda: control_plane.chunks[begun].state == "open")
+        assert sorted(engine.cancelled) == list(range(1, 9))
+        engine.passes_over = False
+        engine.hold.set()
+        control_plane.lease_work = True
+        await running.until(lambda: control_plane.done)
+    assert all(len(records) == 1 for records in control_plane.results.values())
+
+
 async def test_lines_that_wait_in_an_engine_without_slots_go_to_other_pods_at_last(
     start_agent: StartAgent, control_plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,7 @@ class FakeEngine:
         self.aborts = asyncio.Event()  # what runs then is ended without an answer
         self.killed = False
         self.stopped = False
+        self.passes_over = False  # lines wait in it, and it runs none
         self.on_line: Callable[[OfflineLine], None] = lambda _line: None
 
     async def execute(self, line: OfflineLine) -> LineOutcome:
@@ -70,6 +71,9 @@ class FakeEngine:
         if self.dead:
             raise EngineGoneError("died")
         return LineOutcome(status_code=200, body=answer_to(line.body), cached_tokens=2)
+
+    def _running(self) -> int:
+        return 0 if self.passes_over else len(self.resident)
 
     async def _held(self) -> None:
         waits = [asyncio.create_task(event.wait()) for event in (self.hold, self.aborts)]
@@ -102,6 +106,8 @@ class FakeEngine:
             "offline_kv_blocks": 5,
             "free_kv_blocks": 85,
             "offline_served_tokens": 3 * len(self.executed),
+            "offline_waiting": len(self.resident) - (running := self._running()),
+            "offline_running": running,
             "step_mean_s": self.step_mean_s,
         }
 

@@ -142,7 +142,14 @@ class Feeder:
         except (DiskFullError, OSError) as error:
             self._work.disk_is_full(error)
             return
-        chunk.running[line.line] = asyncio.create_task(self._run_line(chunk, line))
+        task = asyncio.create_task(self._run_line(chunk, line))
+        chunk.running[line.line] = task
+        # One that is cancelled before it begins runs none of its own clean-up.
+        task.add_done_callback(lambda ended: self._never_began(chunk, line, ended))
+
+    def _never_began(self, chunk: HeldChunk, line: OfflineLine, ended: asyncio.Task[None]) -> None:
+        if ended.cancelled() and chunk.running.pop(line.line, None) is not None:
+            self._parts.journal.leave(line.chunk_id, line.attempt, line.line)
 
     async def _run_line(self, chunk: HeldChunk, line: OfflineLine) -> None:
         entered_s = time.perf_counter()

@@ -20,10 +20,16 @@ class Slots:
         self._clock = clock
         self._had_some_s = self._had_result_s = clock()
         self.now = 0
+        self._idle = False
 
-    def set(self, slots: int) -> bool:
-        """So many from now on; said again every second. True when that is news."""
-        if slots:
+    def set(self, slots: int, *, idle: bool = False) -> bool:
+        """So many from now on; said again every second. True when that is news.
+
+        ``idle``: lines wait in the engine and it runs none, as where each is longer than the
+        offline KV threshold: such slots are none.
+        """
+        self._idle = idle
+        if slots and not idle:
             self._had_some_s = self._clock()
         changed, self.now = slots != self.now, slots
         return changed
@@ -39,7 +45,7 @@ class Slots:
         result all: what runs may take its time, since its computed tokens would be lost.
         """
         now_s = self._clock()
-        if self.now or now_s - self._had_some_s < NO_SLOTS_S:
+        if (self.now and not self._idle) or now_s - self._had_some_s < NO_SLOTS_S:
             return []
         stuck = now_s - max(self._had_some_s, self._had_result_s) >= STUCK_S
         return [chunk for chunk in chunks if chunk.closing is None and (stuck or not chunk.running)]

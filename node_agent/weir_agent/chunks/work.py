@@ -188,10 +188,10 @@ class ChunkWork:
         if gone:
             log.info("spool.dropped", chunks=len(gone))
 
-    def set_slots(self, slots: int) -> None:
+    def set_slots(self, slots: int, *, idle: bool = False) -> None:
         """How many offline requests may run at once; said again every second by a living engine."""
         self.cut_off.engine_answers()
-        if self._slots.set(slots):
+        if self._slots.set(slots, idle=idle):
             self.wake()
         for chunk in self._slots.given_up(self.chunks.values()):
             self._close(chunk)
