@@ -93,6 +93,11 @@ class TtftOverAlone(MeanTtftAccount):
             self.set_objective((1 + self._share) * alone_s, alone_s)
 
     @override
+    def _fade(self, passed_s: float) -> None:
+        # Nor does it, however old.
+        pass
+
+    @override
     def _forget(self) -> None:
         # What was measured is the reference here: it keeps no offline work out.
         self._bank.level_s = 0.0

@@ -3,7 +3,7 @@
 from bisect import insort
 from collections import deque
 from collections.abc import Callable
-from math import sqrt
+from math import exp, sqrt
 
 from weir_engine.config import Slo
 from weir_engine.sched.account import OnlineLoad, QuietAccount, StepLimit, StepTimes
@@ -47,6 +47,9 @@ _SAMPLES = 150
 # What the mean account may save, and owe: the tolerance of so many requests.
 _SAVED_REQUESTS = 8.0
 _OWED_REQUESTS = 30.0
+# What is above a new account's mean counts less and less with time, to a third after this long: the
+# requests that would correct it may come in hours, or not before the next overload.
+_MEMORY_S = 120.0
 # Before anything was measured, online traffic alone is taken to leave this share of the threshold,
 # with the weight of this many requests.
 _FIRST_TOLERANCE = 0.1
@@ -73,8 +76,9 @@ class MeanTtftAccount(QuietAccount):
     present, offline work waits. The tolerance is what the SLO leaves over the latency of online
     traffic alone: the measured mean less the delay that offline work caused, and no less than the
     reference where there is one. So a burst of online requests earns nothing, and on a machine that
-    has become slower there is less to spend. A minute without online requests ends what keeps
-    offline work out: debts, a mean that is above a new account's, a tolerance of nothing.
+    has become slower there is less to spend. What is measured fades with time where it is above a
+    new account's: the mean is over minutes, however few requests come in them. A minute without
+    online requests ends what keeps offline work out: debts, such a mean, a tolerance of nothing.
 
     Source: design, "TTFT SLO: a virtual online request is always present"; the length follows from
     maximising (1 - c0/S) at mean residual S/2 (Poisson arrivals see time averages).
@@ -84,7 +88,8 @@ class MeanTtftAccount(QuietAccount):
         self._delay_s = 0.0
         self._bank = SlackBank()
         self.set_objective(slo.threshold_s, slo.reference_s)
-        self._seen = 0
+        self._seen = 0.0  # requests, of those that are remembered
+        self._seen_at_s: float | None = None
         self._prior = _FIRST_REQUESTS if slo.reference_s is None else _REFERENCE_REQUESTS
         self._first_alone_s = slo.reference_s or (1 - _FIRST_TOLERANCE) * slo.threshold_s
         self._alone_s = self._first_alone_s
@@ -119,7 +124,7 @@ class MeanTtftAccount(QuietAccount):
     @property
     def wait_s(self) -> float:
         """Mean wait behind offline steps that a coming request can afford."""
-        horizon = max(_HORIZON_REQUESTS, _HORIZON_SHARE * min(self._seen, _SAMPLES))
+        horizon = max(_HORIZON_REQUESTS, _HORIZON_SHARE * self._seen)
         share_s = self._share_s
         # Savings lengthen a step by a part of it only: longer ones gain little and make a tail.
         wait_s = share_s + min(self._bank.level_s / horizon, _SAVINGS_SHARE * share_s)
@@ -147,10 +152,20 @@ class MeanTtftAccount(QuietAccount):
         return StepLimit(seconds=load.base_s, reason="ttft-mean", idle_s=idle_s)
 
     def _forget(self) -> None:
-        self._seen = 0
+        self._seen = 0.0
         # What leaves more than a new account knows of is kept: a night does not undo a good day.
         self._alone_s = min(self._alone_s, self._first_alone_s)
         self._bank.level_s = 0.0
+
+    def _fade(self, passed_s: float) -> None:
+        """Has what is known beforehand weigh more beside what was measured longer ago."""
+        over_s = self._alone_s - self._first_alone_s
+        if over_s <= 0:
+            return
+        kept = self._seen * exp(-passed_s / _MEMORY_S)
+        over_s *= kept * (self._prior + self._seen) / (self._seen * (self._prior + kept))
+        self._alone_s = self._first_alone_s + over_s
+        self._seen = kept
 
     def on_step(self, times: StepTimes) -> None:
         """Charges the step's residual and accrues the time that passed."""
@@ -171,9 +186,12 @@ class MeanTtftAccount(QuietAccount):
         """Banks the difference of the delay to the share of the tolerance."""
         # One outlier must not hide what the others leave: it counts for twice the threshold.
         alone_s = min(max(ttft_s - offline_delay_s, 0.0), 2 * self._threshold_s)
-        self._seen += 1
         if self._last_s is not None:
             self._quiet_since_s = max(self._quiet_since_s, self._last_s)
+            if self._seen_at_s is not None and self._seen > 0:
+                self._fade(self._last_s - self._seen_at_s)
+            self._seen_at_s = self._last_s
+        self._seen = min(self._seen + 1, _SAMPLES)
         weight = 1 / min(self._seen + self._prior, _SAMPLES)
         self._alone_s += (alone_s - self._alone_s) * weight
         self._bank.add(self._share_s - offline_delay_s)

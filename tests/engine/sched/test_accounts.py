@@ -367,6 +367,32 @@ class TestMeanTtft:
             account.step_limit(load(now_s, prefills=int(now_s % 30 == 0)))
             assert account.wait_s == 0.0
 
+    @pytest.mark.parametrize(("after_s", "slow_s"), [(1.0, 0.13), (0.5, 0.2)])
+    def test_a_machine_that_has_become_slower_leaves_nothing(
+        self, after_s: float, slow_s: float
+    ) -> None:
+        account = MeanTtftAccount(slo(Metric.TTFT, "mean", 0.12, reference_s=0.1))
+        for number in range(1, 2_000):
+            now_s = number * after_s
+            account.on_step(StepTimes(ended_s=now_s, duration_s=0.01, base_s=0.01, offline=False))
+            account.on_first_token(slow_s, offline_delay_s=0.0)
+            assert number < 100 or account.wait_s == 0.0
+
+    def test_an_overload_is_over_minutes_after_it_however_few_requests_come_then(self) -> None:
+        """One every half minute corrected the mean in hours; no batch work ran all night."""
+        account = MeanTtftAccount(slo(Metric.TTFT, "mean", 0.11, reference_s=0.1))
+        now_s = 0.0
+        for _ in range(1_000):
+            now_s += 0.1
+            account.on_step(StepTimes(ended_s=now_s, duration_s=0.1, base_s=0.1, offline=False))
+            account.on_first_token(9.0, offline_delay_s=0.0)
+        assert account.wait_s == 0.0
+        for _ in range(20):
+            now_s += 30.0
+            account.on_step(StepTimes(ended_s=now_s, duration_s=0.01, base_s=0.01, offline=False))
+            account.on_first_token(0.09, offline_delay_s=0.0)
+        assert account.wait_s > 0.5 * 0.65 * 0.01
+
     def test_a_quiet_minute_does_not_undo_what_fast_requests_have_shown(self) -> None:
         account = MeanTtftAccount(slo(Metric.TTFT, "mean", 0.2))
         for _ in range(200):
