@@ -96,7 +96,7 @@ def list_keys(url: Url = None, api_key: Key = None) -> None:
     with connected(url, api_key) as api:
         keys = api.list_keys()
     rows = [
-        (key.id, key.scope, key.tenant or key.agent_id or "", key.prefix, key.name, _state(key))
+        (key.id, key.scope, key.agent_id or key.tenant or "", key.prefix, key.name, _state(key))
         for key in keys
     ]
     show_rows(("id", "scope", "for", "prefix", "name", "state"), rows)

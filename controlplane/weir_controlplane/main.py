@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 import signal
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 import uvicorn
@@ -21,6 +24,7 @@ from weir_controlplane.batchjobs.component import batchjobs_component
 from weir_controlplane.bindings.component import bindings_component
 from weir_controlplane.errors import WeirError
 from weir_controlplane.files.component import files_component
+from weir_controlplane.files.threads import end_threads
 from weir_controlplane.hints.component import hints_component, make_nudge
 from weir_controlplane.keys.bootstrap import AdminKeyFileError
 from weir_controlplane.keys.component import keys_component
@@ -42,6 +46,7 @@ _START_ERRORS: tuple[type[Exception], ...] = (
     ValueError,
 )
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_THREADS_END_S = 2.0
 _log = structlog.get_logger(__name__)
 
 
@@ -73,9 +78,11 @@ def run(settings: Settings | None = None) -> None:
     """
     settings = settings or Settings()
     configure_logs(settings.log_level)
+    threads = ThreadPoolExecutor(thread_name_prefix="any")
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(settings))
+            runner.run(_serve(settings, threads))
+            _leave_hung_threads(threads)
     except asyncio.CancelledError:
         _log.info("control_plane_stopped", reason="told to before it served")
     except _START_ERRORS as error:
@@ -90,7 +97,19 @@ def run(settings: Settings | None = None) -> None:
         raise SystemExit(1) from None
 
 
-async def _serve(settings: Settings) -> None:
+def _leave_hung_threads(threads: ThreadPoolExecutor) -> None:
+    """Ends the process where a thread does not, as one that waits for a file store that hangs.
+
+    All that must be kept is by now, and Python would wait for its threads for ever.
+    """
+    if not end_threads(threads, within_s=_THREADS_END_S):
+        _log.warning("threads_abandoned", within_s=_THREADS_END_S)
+        sys.stdout.flush()
+        os._exit(0)
+
+
+async def _serve(settings: Settings, threads: ThreadPoolExecutor) -> None:
+    asyncio.get_running_loop().set_default_executor(threads)
     loop, start = asyncio.get_running_loop(), asyncio.current_task()
     if start is not None:  # it is waiting for a database, maybe; process 1 has no default handlers
         for number in _SIGNALS:

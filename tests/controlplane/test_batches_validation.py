@@ -8,7 +8,9 @@ import sys
 import tracemalloc
 from typing import Any
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 
 from weir_controlplane.batches.line_reader import LineSource, LineTooLongError, RawLine, read_lines
 from weir_controlplane.batches.validation import Findings, Rules, check_depth, validate
@@ -226,6 +228,40 @@ async def test_lines_are_read_with_their_places(
     for line in lines:
         end = line.offset_bytes + len(line.content)
         assert content[line.offset_bytes : end] == line.content
+
+
+def places(content: bytes) -> dict[int, tuple[int, bytes]]:
+    """Each line's place and content, by its number."""
+    found, offset_bytes = {}, 0
+    for number, line in enumerate(content.removesuffix(b"\n").split(b"\n"), 1):
+        found[number] = (offset_bytes, line)
+        offset_bytes += len(line) + 1
+    return found
+
+
+@given(
+    content=st.lists(st.sampled_from([b"\n", b"\n" * 150, b" \r\n", b" ", b"a"])).map(b"".join),
+    block_bytes=st.integers(1, 400),
+)
+async def test_blank_lines_that_are_left_out_move_no_other(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes, block_bytes: int
+) -> None:
+    storage = Storage(f"file://{tmp_path_factory.mktemp('s')}")
+    source = await _stored(storage, content)
+    lines = read_lines(storage, source, bound_bytes=100, block_bytes=block_bytes)
+    got = {line.line: (line.offset_bytes, line.content) for line in lines}
+    wanted = places(content) if content else {}
+    assert all(wanted[number] == place for number, place in got.items())
+    assert not any(wanted[number][1].strip() for number in wanted.keys() - got.keys())
+
+
+async def test_a_file_of_line_ends_is_read_in_no_time(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Each was made a line: 200 MiB of them took the time of all other tenants for minutes."""
+    storage = Storage(f"file://{tmp_path_factory.mktemp('s')}")
+    source = await _stored(storage, b"\n" * (4 << 20))
+    assert len(list(read_lines(storage, source, bound_bytes=100))) <= 400
 
 
 @pytest.mark.parametrize("content", [b"ok\n" + b"x" * 101, b"ok\n" + b"x" * 101 + b"\nok"])

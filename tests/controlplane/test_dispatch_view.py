@@ -8,6 +8,7 @@ from dataclasses import replace
 from weir_controlplane.dispatch.batch_view import BatchView, Out, Pod
 from weir_controlplane.dispatch.bounds import MAX_HELD_CHUNKS
 from weir_controlplane.dispatch.placement import OpenChunk, Room
+from weir_controlplane.dispatch.queue_reader import MAX_OPEN_IN_VIEW, _is_current
 from weir_controlplane.dispatch.view import WorkView
 
 NOW_S = 1000.0
@@ -124,3 +125,23 @@ def test_a_tenant_of_many_waiting_batches_gets_no_more_than_a_tenant_of_one() ->
                     queue.committed(key, item.batch_id)
     assert got["one"] + got["many"] == 240
     assert got["one"] >= 100
+
+
+def test_a_view_whose_chunks_another_replica_has_leased_is_read_again() -> None:
+    """Of a large batch it never was: pods stood idle for minutes beside thousands of chunks."""
+    many = replace(
+        batch("large", chunk_lines=1, expires_in_s=80_000.0, chunks=MAX_OPEN_IN_VIEW),
+        open_count=2 * MAX_OPEN_IN_VIEW,
+    )
+    queue = view(many)
+    planned = queue.plan(pod(lines=4, idle=True), NOW_S)
+    assert _is_current(many, many)
+    queue.settled(planned, [])
+    assert not _is_current(many, many)
+
+
+def test_chunks_that_have_become_suspects_are_read_again() -> None:
+    """After their lease: as many are open as before, and any pod got them, several at once."""
+    before = replace(batch("b", chunk_lines=1, expires_in_s=80_000.0), open_count=4)
+    assert _is_current(before, replace(before, open=[], solo_count=0))
+    assert not _is_current(before, replace(before, open=[], solo_count=3))

@@ -98,8 +98,8 @@ async def test_the_right_prefix_with_a_wrong_secret_is_refused(plane: Plane) -> 
 @EMBEDDED
 @pytest.mark.parametrize("scope", ["tenant", "agent"])
 async def test_only_admin_keys_administrate(plane: Plane, scope: str) -> None:
-    await plane.tenant_key("acme")
-    key = await plane.key(tenant="acme", scope=scope)
+    tenant_key = await plane.tenant_key("acme")
+    key = tenant_key if scope == "tenant" else await plane.key(scope=scope)
     async with plane.client(key) as client:
         answer = await client.post("/admin/v1/tenants", json={"name": "x"})
     assert answer.status_code == 403
@@ -133,6 +133,8 @@ async def test_an_expired_key_stops_working(plane: Plane) -> None:
         ({"scope": "tenant", "tenant": "nobody"}, "tenant"),
         ({"scope": "root"}, "scope"),
         ({"scope": "admin", "agent_id": "a"}, "agent_id"),
+        ({"scope": "admin", "tenant": "acme"}, "tenant"),
+        ({"scope": "agent", "agent_id": "a", "tenant": "acme"}, "tenant"),
         ({"scope": "admin", "colour": "red"}, "colour"),
         ({"scope": "admin", "expires_in_s": math.inf}, "expires_in_s"),
         ({"scope": "admin", "expires_in_s": 1e300}, "expires_in_s"),

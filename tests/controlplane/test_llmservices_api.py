@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -195,3 +196,23 @@ async def submit(team: Lab, model: str) -> str:
     )
     await team.until(batch.id, "failed")
     return batch.id
+
+
+@pytest.mark.postgres
+async def test_of_two_bindings_at_once_one_holds(tmp_path: Path, postgres_url: str) -> None:
+    """The union did: a tenant whose access had just been replaced kept it."""
+    settings = make_settings(tmp_path, postgres_url)
+    path = "/admin/v1/namespaces/team-b"
+    async with running(settings) as plane, running(settings) as other:
+        for name in ("old", "one", "two"):
+            await plane.tenant_key(name)
+        for _ in range(8):
+            await plane.admin.put(path, json={"models": ["old"]})
+            answers = await asyncio.gather(
+                plane.admin.put(path, json={"models": ["one"]}),
+                other.admin.put(path, json={"models": ["two"]}),
+                other.admin.put(path, json={"models": ["two"]}),
+            )
+            assert [answer.status_code for answer in answers] == [200] * 3
+            (bound,) = (await plane.admin.get("/admin/v1/namespaces")).json()["data"]
+            assert bound["models"] in (["one"], ["two"])

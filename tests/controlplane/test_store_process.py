@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import httpx
+import openai
 import pytest
 import structlog
 from fastapi import FastAPI
@@ -17,9 +18,10 @@ from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
 from tests.controlplane.plane_process import is_ready, start
-from tests.controlplane.support import make_settings, running
+from tests.controlplane.support import hanging, make_settings, running
 from tests.support.processes import free_port, wait_ready
 from tests.support.serving import serve
+from tests.support.waiting import eventually
 from weir_controlplane.http import install_errors
 from weir_controlplane.logs import configure_logs
 from weir_controlplane.store.database import Database
@@ -90,6 +92,37 @@ def test_an_upload_that_runs_at_sigterm_is_finished(tmp_path: Path) -> None:
     assert answer.json()["bytes"] == (24 << 20) + 1000
     assert process.wait(120) == 0
     assert "Traceback" not in log.read_text()
+
+
+@pytest.mark.system
+def test_a_file_store_that_hangs_keeps_no_process_from_its_end(tmp_path: Path) -> None:
+    """Python waits for its threads for ever: it was killed at the end of its grace period."""
+    port, log = free_port(), tmp_path / "log"
+    url = f"http://127.0.0.1:{port}"
+    process = start(log, port=port, data_dir=tmp_path / "data")
+    wait_ready(process, lambda: is_ready(url), log, within_s=240)
+    admin = (tmp_path / "data" / "admin.key").read_text().strip()
+    headers = {"Authorization": f"Bearer {admin}"}
+    with httpx.Client(base_url=url, headers=headers, timeout=120) as client:
+        assert client.post("/admin/v1/tenants", json={"name": "acme"}).status_code == 201
+        key = client.post("/admin/v1/keys", json={"tenant": "acme"}).json()["key"]
+    with openai.OpenAI(base_url=f"{url}/v1", api_key=key) as user:
+        file = user.files.create(file=("in.jsonl", b"{}\n"), purpose="batch")
+        (stored,) = (tmp_path / "data").rglob(file.id)
+        with hanging(stored):
+            user.batches.create(
+                input_file_id=file.id, endpoint="/v1/completions", completion_window="24h"
+            )
+            assert eventually(lambda: opens_a_pipe(process.pid))
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(120) == 0
+    assert "threads_abandoned" in log.read_text()
+
+
+def opens_a_pipe(pid: int) -> bool:
+    """Whether one of its threads waits for who writes to it, by the kernel's word for that."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return any((task / "wchan").read_text() == "wait_for_partner" for task in tasks)
 
 
 @pytest.mark.system

@@ -99,8 +99,11 @@ class AgentService:
         await self._announced.note(self.database, request)
         wanted = self._plan(entry, request)
         settled: Settled | None = None
-        if wanted or self._needs_database(entry, request, now_s):
-            settled = await self._settle(entry, request, wanted)
+        try:
+            if wanted or self._needs_database(entry, request, now_s):
+                settled = await self._settle(entry, request, wanted)
+        finally:
+            self.view.settled(wanted, () if settled is None else settled.grants)
         (metrics.SYNCS_FROM_MEMORY if settled is None else metrics.SYNCS_FROM_DATABASE).inc()
         entry.note(request, now_s)
         db_now_s = self.time.now_s()

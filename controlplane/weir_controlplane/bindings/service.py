@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import structlog
-from sqlalchemy import and_, delete, or_, select
+from sqlalchemy import and_, delete, or_, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -53,6 +53,9 @@ async def bind_namespace(
         owner = None if batchjobs is None else await _tenant(session, batchjobs, "batchjobs")
         users = [await _tenant(session, item, "models") for item in models]
         bound = {tenant.id: tenant for tenant in (*users, *([owner] if owner else ()))}
+        if services.database.dialect == "postgresql":
+            # Rows that another call has not committed yet can be neither locked nor deleted.
+            await session.execute(text("LOCK TABLE namespace_bindings IN SHARE ROW EXCLUSIVE MODE"))
         await session.execute(
             delete(NamespaceBinding).where(NamespaceBinding.namespace == namespace)
         )

@@ -43,7 +43,8 @@ class Pod:
 class BatchView:
     """A running batch. ``open`` by place, those that run alone in ``solo``.
 
-    ``input_missing``: the file store said so, and until it says otherwise no pod gets its chunks.
+    ``stale``: some of ``open`` or ``solo`` were not to be had. ``input_missing``: the file store
+    said so, and until it says otherwise no pod gets its chunks.
     """
 
     batch_id: str
@@ -58,6 +59,8 @@ class BatchView:
     input_missing: bool = False
     open_lines: int = 0
     open_count: int = 0
+    solo_count: int = 0
+    stale: bool = False
     open: list[OpenChunk] = field(default_factory=list)
     solo: list[OpenChunk] = field(default_factory=list)
     out: dict[str, Out] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import case, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from weir_controlplane.dispatch.batch_view import BatchView, Out
@@ -52,8 +52,10 @@ async def read_queue(
         bindings = await read_bindings(session, default_tenant)
         for batch in batches.values():
             before = known.get(batch.batch_id)
-            batch.open_count, batch.open_lines = counts.get(batch.batch_id, (0, 0))
-            if before is not None and _is_current(before, batch.open_count):
+            batch.open_count, batch.open_lines, batch.solo_count = counts.get(
+                batch.batch_id, (0, 0, 0)
+            )
+            if before is not None and _is_current(before, batch):
                 batch.open, batch.solo = before.open, before.solo
             elif batch.open_count:
                 await _read_open(session, batch)
@@ -84,9 +86,13 @@ async def _read_out(session: AsyncSession, batches: Mapping[str, BatchView]) -> 
     return frozenset(revoked)
 
 
-def _is_current(before: BatchView, open_count: int) -> bool:
-    known = len(before.open) + len(before.solo)
-    return known == open_count or (open_count > MAX_OPEN_IN_VIEW and known > MAX_OPEN_IN_VIEW // 2)
+def _is_current(before: BatchView, now: BatchView) -> bool:
+    if before.stale:
+        return False
+    known, solo = len(before.open) + len(before.solo), len(before.solo)
+    if now.open_count > MAX_OPEN_IN_VIEW:
+        return known > MAX_OPEN_IN_VIEW // 2
+    return (known, solo) == (now.open_count, now.solo_count)
 
 
 async def _batches(session: AsyncSession) -> dict[str, BatchView]:
@@ -123,8 +129,11 @@ async def _batches(session: AsyncSession) -> dict[str, BatchView]:
 
 async def _counts(
     session: AsyncSession, batches: Mapping[str, BatchView]
-) -> dict[str, tuple[int, int]]:
-    """Open chunks and lines by batch; moves ``waiting_since`` on to the last lease."""
+) -> dict[str, tuple[int, int, int]]:
+    """Open chunks, their lines, and those that run alone, by batch.
+
+    Moves ``waiting_since`` on to the last lease.
+    """
     if not batches:
         return {}
     last = await session.execute(
@@ -136,11 +145,16 @@ async def _counts(
         batch = batches[batch_id]
         batch.waiting_since = max(batch.waiting_since, leased_at or 0.0)
     rows = await session.execute(
-        select(Chunk.batch_id, func.count(), func.sum(Chunk.lines))
+        select(
+            Chunk.batch_id,
+            func.count(),
+            func.sum(Chunk.lines),
+            func.sum(case((Chunk.solo, 1), else_=0)),
+        )
         .where(Chunk.batch_id.in_(batches), Chunk.state == "open")
         .group_by(Chunk.batch_id)
     )
-    return {batch_id: (int(count), int(lines)) for batch_id, count, lines in rows}
+    return {batch_id: (int(count), int(lines), int(solo)) for batch_id, count, lines, solo in rows}
 
 
 async def _read_open(session: AsyncSession, batch: BatchView) -> None:

@@ -29,6 +29,7 @@ class WorkView:
         self.ending: dict[str, CancelReason] = {}  # by batch; those that are only halted too
         self.revoked: frozenset[str] = frozenset()
         self._last: dict[tuple[int, str], Place] = {}
+        self._planned: dict[str, str] = {}  # the batches of chunks that are being leased
         self._default_tenant = default_tenant
 
     async def refresh(self, database: Database) -> float:
@@ -88,6 +89,7 @@ class WorkView:
                 part = pod.room.part_of(chunk)
                 if part is not None and pod.room.fits(part):
                     batch.solo.remove(chunk)
+                    self._planned[chunk.chunk_id] = batch.batch_id
                     return [chunk.chunk_id]
         return []
 
@@ -151,6 +153,7 @@ class WorkView:
 
     def _take(self, incarnation: int, batch: BatchView, chunk: OpenChunk, now_s: float) -> None:
         batch.open.remove(chunk)
+        self._planned[chunk.chunk_id] = batch.batch_id
         batch.waiting_since = now_s
         self._last[incarnation, batch.batch_id] = chunk.place
 
@@ -167,6 +170,14 @@ class WorkView:
                     solo=grant.solo,
                     leased_at=now_s,
                 )
+
+    def settled(self, planned: Iterable[str], grants: Iterable[Grant]) -> None:
+        """Notes what came of a plan: of a batch whose chunks were gone the view is read anew."""
+        given = {grant.chunk_id for grant in grants}
+        for chunk_id in planned:
+            batch = self.batches.get(self._planned.pop(chunk_id, ""))
+            if batch is not None and chunk_id not in given:
+                batch.stale = True
 
     def committed(self, chunk_id: str, batch_id: str | None) -> None:
         """Notes that a chunk is not out any more."""

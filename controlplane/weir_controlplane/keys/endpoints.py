@@ -64,10 +64,14 @@ async def create_key(body: NewKey, _admin: AdminDep, services: ServicesDep) -> d
     """A new key; the only answer that ever shows it.
 
     Raises:
-        InvalidRequestError: a tenant key without tenant, or an agent id on another scope.
+        InvalidRequestError: a tenant key without tenant, or a tenant or an agent id on another
+            scope.
     """
     if body.scope == "tenant" and body.tenant is None:
         raise InvalidRequestError("tenant: a key of scope tenant needs a tenant", param="tenant")
+    if body.scope != "tenant" and body.tenant is not None:
+        # It would be listed as that tenant's, and is everybody's.
+        raise InvalidRequestError("tenant: only for keys of scope tenant", param="tenant")
     if body.scope != "agent" and body.agent_id is not None:
         raise InvalidRequestError("agent_id: only for keys of scope agent", param="agent_id")
     return await service.create_key(

@@ -30,6 +30,8 @@ HTTP_TIMEOUT_S = 30.0
 MIN_BYTES_PER_S = 64 << 10
 PATIENCE_S = 180.0  # how long it may fall behind that
 _HTTPS_PORT, _HTTP_PORT = 443, 80
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class UriUnreadableError(Exception):
@@ -155,11 +157,23 @@ def check_public(host: str, addresses: Sequence[str]) -> None:
         UriRefusedError: one is not, and the administrator has not named the host.
     """
     for text in addresses:
-        address = ipaddress.ip_address(text)
-        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-            address = address.ipv4_mapped
-        if not address.is_global or address.is_multicast:
+        if not _is_public(_reached(ipaddress.ip_address(text))):
             raise UriRefusedError(f"{host} is at a private address, which no administrator allowed")
+
+
+def _is_public(address: _Address) -> bool:
+    if isinstance(address, ipaddress.IPv6Address) and address.is_site_local:
+        return False
+    return address.is_global and not (address.is_multicast or address.is_reserved)
+
+
+def _reached(address: _Address) -> _Address:
+    """The IPv4 address that an IPv6 one stands for, where a network translates or tunnels it."""
+    if not isinstance(address, ipaddress.IPv6Address):
+        return address
+    if address in _NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
+    return address.ipv4_mapped or address.sixtofour or address
 
 
 def _check_status(status: int) -> None:
