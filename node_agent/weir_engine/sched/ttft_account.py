@@ -49,7 +49,7 @@ _SAVED_REQUESTS = 8.0
 _OWED_REQUESTS = 30.0
 # What is above a new account's mean counts less and less with time, to a third after this long: the
 # requests that would correct it may come in hours, or not before the next overload.
-_MEMORY_S = 120.0
+_MEMORY_S = 300.0
 # Before anything was measured, online traffic alone is taken to leave this share of the threshold,
 # with the weight of this many requests.
 _FIRST_TOLERANCE = 0.1
