@@ -164,6 +164,18 @@ def test_a_plan_says_of_which_part_of_the_trace_its_batch_tokens_are(
     assert "mean load" not in capsys.readouterr().out
 
 
+def test_a_plan_of_the_whole_trace_has_its_last_arrivals(tmp_path: Path) -> None:
+    """They were cut off, so a burst at the end of a day was none of it."""
+    trace, path = tmp_path / "trace.csv", tmp_path / "plan.json"
+    rows = "0,100,20\n" + "120,100,20\n" * 3
+    trace.write_text(f"arrival_s,input_tokens,output_tokens\n{rows}")
+    arguments = f"plan --slo ttft:p99:9 --peak 10 --trace {trace} --offline none --json {path}"
+    assert main(arguments.split()) == ExitStatus.OK
+    found = json.loads(path.read_text())
+    assert (found["sample_s"], found["sample_load"]) == (120.0, 1.0)
+    assert found["with_offline"]["online_arrived"] == 4
+
+
 def test_slos_beside_batch_work_hold_only_where_answers_say_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

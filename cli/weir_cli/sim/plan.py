@@ -112,7 +112,8 @@ def plan(  # noqa: PLR0913 - one option each
     seconds = min(sample, max(online[-1].arrival_s, 60.0))
     # Requests that all arrive at one time have no span: the minute that is run stands for it.
     span_s = min(sample, online[-1].arrival_s or seconds)
-    day = Cut(seconds=seconds).of(online)
+    # A cut ends before its last second: what arrives in that is part of a trace that is run whole.
+    day = online if online[-1].arrival_s <= sample else Cut(seconds=seconds).of(online)
     shared = make_replica(machine, slos, offline=True, seed=seed)
     title = "with batch work"
     results = patient.run(shared, day, batch, replicas=replicas, seconds=seconds, title=title)
