@@ -25,7 +25,6 @@ from weir_engine.sim.workload import (
     Lengths,
     RequestSpec,
     document_questions,
-    poisson_times,
 )
 
 Specs = tuple[RequestSpec, ...]
@@ -103,7 +102,8 @@ def _read_kind(given: str, seed: int, longest_tokens: int) -> Specs:
         return FORMATS[kind](lines)
     # Sessions have no absolute start: one every five minutes on average.
     rng = np.random.default_rng((seed, 20))
-    starts = poisson_times(rng, rate_s=1 / 300, duration_s=300.0 * max(len(lines), 1))
+    sessions = sum(1 for line in lines if line.strip())
+    starts = np.cumsum(rng.exponential(300.0, sessions)).tolist()
     return coding_jsonl(lines, starts_s=starts, longest_tokens=longest_tokens)
 
 

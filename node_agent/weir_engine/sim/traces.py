@@ -101,17 +101,19 @@ def ragpulse_jsonl(lines: Iterable[str]) -> tuple[RequestSpec, ...]:
 def coding_jsonl(
     lines: Iterable[str], *, starts_s: Sequence[float], longest_tokens: int
 ) -> tuple[RequestSpec, ...]:
-    """Coding sessions, one a line, each from its own start on; as many as there are starts.
+    """Coding sessions, one a line, each from its own start on: a start for every line not empty.
 
     A request's prompt is the blocks that ``ids`` names (inclusive ranges, local to the session);
     requests above ``longest_tokens`` with their output are left out, the session goes on.
 
     Raises:
         ConfigError: a field is missing or of another kind.
+        ValueError: another number of starts than of sessions.
     """
     made: list[RequestSpec] = []
-    for row, start_s in zip(json_rows(lines), starts_s, strict=False):
-        name, size = row.text("session"), row.count("block_tokens")
+    for row, start_s in zip(json_rows(lines), starts_s, strict=True):
+        # Files that were put together have two sessions of one name: the row tells them apart.
+        name, size = f"{row.number}-{row.text('session')}", row.count("block_tokens")
         for i, entry in enumerate(row.items("requests")):
             if not isinstance(entry, dict):
                 raise row.error("requests", "give objects with t, in, out and ids")

@@ -6,7 +6,6 @@ flashserve/RAGPulse (MIT), alibaba/ServeGen (Apache-2.0), callanjfox/kv-cache-te
 
 import json
 
-import numpy as np
 import pytest
 
 from weir_engine.errors import ConfigError
@@ -19,7 +18,7 @@ from weir_engine.sim.traces import (
     coding_jsonl,
     peak_start_s,
 )
-from weir_engine.sim.workload import RequestSpec, poisson_times
+from weir_engine.sim.workload import RequestSpec
 
 PLAIN = ["arrival_s,input_tokens,output_tokens", "0.0,374,44", "4.3146,396,109"]
 SERVEGEN = ["arrival_s,client,input_tokens,output_tokens", "1.075,59,75,83", "1.198,104,577,93"]
@@ -89,13 +88,27 @@ def test_ragpulse_passages_share_by_identity_and_place() -> None:
 
 
 def test_coding_sessions_grow_and_leave_out_what_is_too_long() -> None:
-    starts = poisson_times(np.random.default_rng(0), rate_s=1.0, duration_s=10.0)
-    specs = coding_jsonl([CODING, CODING], starts_s=starts[:1], longest_tokens=4096)
+    specs = coding_jsonl([CODING], starts_s=[3.0], longest_tokens=4096)
     assert [spec.prompt_tokens for spec in specs] == [640, 700]
     assert specs[1].arrival_s - specs[0].arrival_s == 19.0
     assert specs[0].segments[:8] == specs[1].segments[:8]
     assert specs[0].segments[8] != specs[1].segments[8]
-    assert {spec.group for spec in specs} == {"session-0001"}
+    assert {spec.group for spec in specs} == {"session-1-0001"}
+
+
+def test_sessions_of_one_name_are_two() -> None:
+    """As where files were put together: two requests of one name end the run."""
+    specs = coding_jsonl([CODING, "", CODING], starts_s=[0.0, 9.0], longest_tokens=4096)
+    assert len({spec.id for spec in specs}) == len(specs) == 4
+    assert len({spec.group for spec in specs}) == 2
+    first, second = (spec for spec in specs if spec.prompt_tokens == 640)
+    assert {s.key for s in first.segments}.isdisjoint(s.key for s in second.segments)
+
+
+@pytest.mark.parametrize("starts", [[], [0.0, 1.0]])
+def test_no_session_is_without_a_start(starts: list[float]) -> None:
+    with pytest.raises(ValueError, match="zip"):
+        coding_jsonl([CODING], starts_s=starts, longest_tokens=4096)
 
 
 @pytest.mark.parametrize(
