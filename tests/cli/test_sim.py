@@ -94,6 +94,20 @@ def test_requests_that_are_too_long_are_told(
     assert "left out" not in capsys.readouterr().err
 
 
+def test_requests_of_coding_sessions_that_are_too_long_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sessions = tmp_path / "sessions.jsonl"
+    requests = [{"t": t, "in": 640 * 9**t, "out": 5, "ids": [[1, 10 * 9**t]]} for t in (0, 1)]
+    session = {"session": "s", "block_tokens": 64, "requests": requests}
+    sessions.write_text(json.dumps(session) + "\n")
+    read_trace(f"coding:{sessions}", Load(seconds=None), longest_tokens=4096)
+    read_offline(f"trace:coding:{sessions}", seed=0, longest_tokens=4096)
+    told = " ".join(capsys.readouterr().err.split())
+    assert "--trace: 1 of 2 requests are left out" in told
+    assert "--offline: 1 of 2 requests are left out" in told
+
+
 def test_a_plan_finds_replicas_and_the_batch_tokens_of_a_day(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

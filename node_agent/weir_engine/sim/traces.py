@@ -103,8 +103,8 @@ def coding_jsonl(
 ) -> tuple[RequestSpec, ...]:
     """Coding sessions, one a line, each from its own start on: a start for every line not empty.
 
-    A request's prompt is the blocks that ``ids`` names (inclusive ranges, local to the session);
-    requests above ``longest_tokens`` with their output are left out, the session goes on.
+    A request's prompt is the blocks that ``ids`` names (inclusive ranges, local to the session).
+    Those above ``longest_tokens`` with their output, which a ``Cut`` leaves out, have none of them.
 
     Raises:
         ConfigError: a field is missing or of another kind.
@@ -119,9 +119,9 @@ def coding_jsonl(
                 raise row.error("requests", "give objects with t, in, out and ids")
             request = Row(row.number, entry)
             tokens, output = request.count("in"), request.count("out")
-            if tokens + output > longest_tokens:
-                continue
-            segments = _blocks(request, name, size, tokens)
+            # Prompts of 100k tokens by the thousand would be gigabytes of blocks that nobody runs.
+            fits = tokens + output <= longest_tokens
+            segments = _blocks(request, name, size, tokens) if fits else []
             if sum(segment.tokens for segment in segments) < tokens:
                 left = tokens - sum(segment.tokens for segment in segments)
                 segments.append(Segment(key=f"{name}-{i}", tokens=left))

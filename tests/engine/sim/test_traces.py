@@ -87,9 +87,12 @@ def test_ragpulse_passages_share_by_identity_and_place() -> None:
     assert second.arrival_s == 22.0
 
 
-def test_coding_sessions_grow_and_leave_out_what_is_too_long() -> None:
+def test_coding_sessions_grow_beside_what_is_too_long() -> None:
+    """That is the cut's to leave out, where it is counted, and needs no blocks."""
     specs = coding_jsonl([CODING], starts_s=[3.0], longest_tokens=4096)
-    assert [spec.prompt_tokens for spec in specs] == [640, 700]
+    assert [spec.prompt_tokens for spec in specs] == [640, 700, 9000]
+    assert len(specs[2].segments) == 1
+    assert Cut(longest_tokens=4096).of(specs) == specs[:2]
     assert specs[1].arrival_s - specs[0].arrival_s == 19.0
     assert specs[0].segments[:8] == specs[1].segments[:8]
     assert specs[0].segments[8] != specs[1].segments[8]
@@ -99,7 +102,7 @@ def test_coding_sessions_grow_and_leave_out_what_is_too_long() -> None:
 def test_sessions_of_one_name_are_two() -> None:
     """As where files were put together: two requests of one name end the run."""
     specs = coding_jsonl([CODING, "", CODING], starts_s=[0.0, 9.0], longest_tokens=4096)
-    assert len({spec.id for spec in specs}) == len(specs) == 4
+    assert len({spec.id for spec in specs}) == len(specs) == 6
     assert len({spec.group for spec in specs}) == 2
     first, second = (spec for spec in specs if spec.prompt_tokens == 640)
     assert {s.key for s in first.segments}.isdisjoint(s.key for s in second.segments)
