@@ -94,6 +94,21 @@ def test_requests_that_are_too_long_are_told(
     assert "left out" not in capsys.readouterr().err
 
 
+def test_requests_that_got_no_token_are_left_out_and_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One of them made a whole public data set unreadable."""
+    trace, batch = tmp_path / "trace.csv", tmp_path / "batch.csv"
+    trace.write_text("arrival_s,input_tokens,output_tokens\n0,100,20\n1,10,0\n9,10,0\n")
+    batch.write_text("input_tokens,output_tokens\n10,0\n0,10\n20,50\n9000,50\n")
+    assert len(read_trace(str(trace), Load(seconds=5), longest_tokens=4096)) == 1
+    assert len(read_offline(f"lengths:{batch}", seed=0, longest_tokens=4096)) == 1
+    told = " ".join(capsys.readouterr().err.split())
+    assert "--trace: 1 of 2 requests are left out: their prompts or answers have no token" in told
+    assert "--offline: 2 of 4 requests are left out: their prompts or answers have no token" in told
+    assert "--offline: 1 of 2 requests are left out: with their answers" in told
+
+
 def test_requests_of_coding_sessions_that_are_too_long_are_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -72,6 +72,7 @@ def read_trace(given: str | None, load: Load, *, longest_tokens: int) -> Specs:
         )
         kept = cut.of(specs)
         whole = replace(cut, longest_tokens=sys.maxsize).of(specs)
+    _say_silent("--trace", [spec for spec in specs if cut.covers(spec)])
     _say_left_out("--trace", len(whole), len(kept), longest_tokens)
     if not kept:
         raise CliError(
@@ -108,7 +109,7 @@ def _read_kind(given: str, seed: int, longest_tokens: int) -> Specs:
 
 
 def read_offline(given: str, *, seed: int, longest_tokens: int) -> Specs:
-    """The offline requests that ``--offline`` names; those too long for the model are left out.
+    """The offline requests that ``--offline`` names, but for those too long or without an answer.
 
     Raises:
         CliError: an unknown kind, or a file that is none of that kind.
@@ -133,9 +134,25 @@ def read_offline(given: str, *, seed: int, longest_tokens: int) -> Specs:
         )
     with named("--offline"):
         specs = readers[kind]()
-    kept = tuple(s for s in specs if s.prompt_tokens + s.output_tokens <= longest_tokens)
-    _say_left_out("--offline", len(specs), len(kept), longest_tokens)
+    whole = tuple(spec for spec in specs if _is_work(spec))
+    kept = tuple(s for s in whole if s.prompt_tokens + s.output_tokens <= longest_tokens)
+    _say_silent("--offline", specs)
+    _say_left_out("--offline", len(whole), len(kept), longest_tokens)
     return kept
+
+
+def _say_silent(option: str, specs: Sequence[RequestSpec]) -> None:
+    """Public data sets have some; there is nothing to measure about them."""
+    if silent := sum(1 for spec in specs if not _is_work(spec)):
+        err.print(
+            f"{option}: {silent} of {len(specs)} requests are left out: their prompts or answers "
+            "have no token",
+            markup=False,
+        )
+
+
+def _is_work(spec: RequestSpec) -> bool:
+    return spec.prompt_tokens > 0 and spec.output_tokens > 0
 
 
 def _say_left_out(option: str, all_of_them: int, kept: int, longest_tokens: int) -> None:

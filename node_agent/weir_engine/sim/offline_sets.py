@@ -22,14 +22,16 @@ _CHARS_PER_TOKEN = 4  # of English text, for sources that give characters only
 def from_lengths(lines: Iterable[str], *, name: str = "off") -> tuple[RequestSpec, ...]:
     """Requests of a CSV with ``input_tokens, output_tokens``, in its order; they share nothing.
 
+    Those with an input or output of 0 are among them, for the caller to leave out and count.
+
     Raises:
         ConfigError: a column is missing or a field is no number.
     """
     return tuple(
         _offline(
             f"{name}-{row.number}",
-            (Segment(key=f"{name}-{row.number}", tokens=row.count("input_tokens")),),
-            row.count("output_tokens"),
+            (Segment(key=f"{name}-{row.number}", tokens=row.count("input_tokens", smallest=0)),),
+            row.count("output_tokens", smallest=0),
         )
         for row in csv_rows(lines, needs=("input_tokens", "output_tokens"))
     )

@@ -1,6 +1,7 @@
 """Online requests from the rows of public traces: arrival, lengths and what prefixes they share.
 
-Times come out from 0 on, in seconds. Which file is of which format the caller says.
+Times come out from 0 on, in seconds. Which file is of which format the caller says. Requests that
+were answered with no token come out, too: a ``Cut`` leaves them out.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -72,7 +73,7 @@ def mooncake_jsonl(lines: Iterable[str]) -> tuple[RequestSpec, ...]:
                 f"on-{row.number}",
                 row.seconds("timestamp") / 1e3,
                 segments,
-                row.count("output_length"),
+                row.count("output_length", smallest=0),
             )
         )
     return _shifted(made)
@@ -92,7 +93,10 @@ def ragpulse_jsonl(lines: Iterable[str]) -> tuple[RequestSpec, ...]:
             raise row.error("blocks", "give at least one block of a token or more")
         made.append(
             _spec(
-                f"on-{row.number}", row.seconds("arrival_s"), segments, row.count("output_length")
+                f"on-{row.number}",
+                row.seconds("arrival_s"),
+                segments,
+                row.count("output_length", smallest=0),
             )
         )
     return _shifted(made)
@@ -118,7 +122,7 @@ def coding_jsonl(
             if not isinstance(entry, dict):
                 raise row.error("requests", "give objects with t, in, out and ids")
             request = Row(row.number, entry)
-            tokens, output = request.count("in"), request.count("out")
+            tokens, output = request.count("in"), request.count("out", smallest=0)
             # Prompts of 100k tokens by the thousand would be gigabytes of blocks that nobody runs.
             fits = tokens + output <= longest_tokens
             segments = _blocks(request, name, size, tokens) if fits else []
@@ -156,7 +160,7 @@ class Cut:
     """A part of a trace: from ``start_s`` for ``seconds``, times multiplied by ``time_scale``.
 
     ``keep`` is the share of requests kept, evenly (every n-th); those above ``longest_tokens`` with
-    their output are left out. ``seconds`` is before scaling.
+    their output are left out, and those without any output. ``seconds`` is before scaling.
 
     Raises:
         ConfigError: a value out of its range.
@@ -175,13 +179,17 @@ class Cut:
                 "give a start of 0 or more, a scale above 0 and a share above 0, at most 1"
             )
 
+    def covers(self, spec: RequestSpec) -> bool:
+        """Whether it arrives in the part."""
+        end_s = float("inf") if self.seconds is None else self.start_s + self.seconds
+        return self.start_s <= spec.arrival_s < end_s
+
     def of(self, specs: Sequence[RequestSpec]) -> tuple[RequestSpec, ...]:
         """The part, from time 0 on."""
-        end_s = float("inf") if self.seconds is None else self.start_s + self.seconds
         made: list[RequestSpec] = []
         taken = 0.0
         for spec in specs:
-            if not self.start_s <= spec.arrival_s < end_s:
+            if not (self.covers(spec) and spec.output_tokens):
                 continue
             if spec.prompt_tokens + spec.output_tokens > self.longest_tokens:
                 continue
@@ -246,7 +254,7 @@ def _rest_key(row: str) -> str:
 def _alone(row: Row, time_s: float, prompt: str, output: str) -> RequestSpec:
     name = f"on-{row.number}"
     segment = Segment(key=name, tokens=row.count(prompt))
-    return _spec(name, time_s, [segment], row.count(output))
+    return _spec(name, time_s, [segment], row.count(output, smallest=0))
 
 
 def _spec(name: str, time_s: float, segments: Sequence[Segment], output: int) -> RequestSpec:

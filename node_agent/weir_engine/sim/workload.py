@@ -23,7 +23,10 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestSpec:
-    """One request as its sender knows it; ``output_tokens`` is what the model will say."""
+    """One request as its sender knows it; ``output_tokens`` is what the model will say.
+
+    0 where a recorded request got no token, as one whose sender left: no simulation takes those.
+    """
 
     id: RequestId
     klass: RequestClass

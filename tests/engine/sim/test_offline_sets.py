@@ -46,11 +46,14 @@ def rng() -> np.random.Generator:
 
 
 def test_lengths_become_requests_that_share_nothing() -> None:
-    specs = from_lengths(["input_tokens,output_tokens", "2581,296", "100,7"])
-    assert [(spec.prompt_tokens, spec.output_tokens) for spec in specs] == [(2581, 296), (100, 7)]
+    specs = from_lengths(["input_tokens,output_tokens", "2581,296", "100,0", "0,9"])
+    lengths = [(spec.prompt_tokens, spec.output_tokens) for spec in specs]
+    assert lengths == [(2581, 296), (100, 0), (0, 9)]
     assert sharing_of(specs) == 0.0
     with pytest.raises(ConfigError, match="row 2: input_tokens"):
         from_lengths(["input_tokens,output_tokens", "no,296"])
+    with pytest.raises(ConfigError, match="row 2: output_tokens"):
+        from_lengths(["input_tokens,output_tokens", "9,-1"])
 
 
 def test_documents_are_drawn_like_a_sample() -> None:

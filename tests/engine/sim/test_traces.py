@@ -125,6 +125,7 @@ def test_no_session_is_without_a_start(starts: list[float]) -> None:
         ("csv", [*PLAIN, "1,0,1"], "row 4: input_tokens is '0': give a whole number of 1"),
         ("csv", [*PLAIN, "1,1.5,1"], "row 4: input_tokens is '1.5'"),
         ("csv", [*PLAIN, "1,2"], "row 4: output_tokens is None"),
+        ("csv", [*PLAIN, "1,2,-1"], "row 4: output_tokens is '-1': give a whole number of 0"),
         ("azure", [*AZURE, "noon,1,1"], "row 4: TIMESTAMP is 'noon': give a date"),
         ("mooncake", ["{"], "row 1: not JSON"),
         ("mooncake", ["", "[1]"], "row 2: not an object"),
@@ -166,6 +167,27 @@ def test_a_cut_keeps_part_of_a_trace() -> None:
     assert kept[0].arrival_s == pytest.approx(1.5)
     assert all(spec.prompt_tokens <= 400 for spec in kept)
     assert Cut().of(specs) == specs
+
+
+NO_ANSWER = {
+    "csv": [PLAIN[0], "0,9,0", "1,9,4"],
+    "azure": [AZURE[0], AZURE[1].removesuffix("44") + "0", AZURE[2]],
+    "mooncake": [MOONCAKE[0].replace("500", "0"), MOONCAKE[1]],
+    "ragpulse": [RAGPULSE[0].replace("154", "0"), RAGPULSE[1]],
+}
+
+
+@pytest.mark.parametrize(("name", "lines"), NO_ANSWER.items())
+def test_a_cut_leaves_out_requests_that_got_no_token(name: str, lines: list[str]) -> None:
+    specs = read(name, lines)
+    assert [bool(spec.output_tokens) for spec in specs] == [False, True]
+    assert Cut().of(specs) == specs[1:]
+    assert [Cut(seconds=0.5).covers(spec) for spec in specs] == [True, False]
+
+
+def test_a_coding_session_goes_on_after_a_request_that_got_no_token() -> None:
+    specs = coding_jsonl([CODING.replace("169", "0")], starts_s=[0.0], longest_tokens=4096)
+    assert [spec.output_tokens for spec in specs] == [0, 296, 201]
 
 
 def test_a_cut_out_of_range_is_refused() -> None:
