@@ -20,10 +20,23 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 from rich.table import Table
+from typing_extensions import override
 
 from weir_cli.errors import CliError
 
-out = Console(soft_wrap=True, highlight=False, emoji=False)  # users name things with colons
+
+class _Results(Console):
+    @override
+    def on_broken_pipe(self) -> None:
+        """Leaves it to ``main`` what a reader that has gone means: rich takes it for a failure.
+
+        Raises:
+            BrokenPipeError: always.
+        """
+        raise BrokenPipeError
+
+
+out = _Results(soft_wrap=True, highlight=False, emoji=False)  # users name things with colons
 err = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
 
 

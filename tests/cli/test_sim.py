@@ -6,6 +6,8 @@ import gzip
 import json
 import os
 import random
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -39,6 +41,28 @@ def test_a_run_writes_figures_trace_and_plots(
     printed = capsys.readouterr().out
     assert "tbt p99" in printed
     assert "held" in printed
+
+
+@pytest.mark.parametrize("command", ["sim --seconds 2", "plan --slo ttft:p99:9 --peak 10"])
+def test_files_are_written_though_the_reader_of_the_figures_has_gone(
+    tmp_path: Path, command: str
+) -> None:
+    """As in `weir sim --json F | head -1`, which ended in silence without the file."""
+    trace, path = tmp_path / "trace.csv", tmp_path / "run.json"
+    trace.write_text("arrival_s,input_tokens,output_tokens\n0,100,20\n")
+    reading, writing = os.pipe()
+    os.close(reading)
+    arguments = f"{command} --trace {trace} --offline none --json {path}".split()
+    with os.fdopen(writing, "wb") as gone:
+        ended = subprocess.run(
+            [sys.executable, "-m", "weir_cli", *arguments],
+            stdout=gone,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            check=False,
+        )
+    assert (ended.returncode, ended.stderr) == (ExitStatus.OK, b"")
+    assert json.loads(path.read_text())
 
 
 def test_two_runs_with_one_seed_are_equal(tmp_path: Path) -> None:
@@ -330,9 +354,11 @@ def test_a_place_that_cannot_be_written_is_named(
     (tmp_path / "file").touch()
     place = tmp_path / "file" / "below"
     assert main(["sim", "--seconds", "2", option, str(place), *SMALL]) == ExitStatus.FAILED
-    said = "".join(capsys.readouterr().err.split())
+    told = capsys.readouterr()
+    said = "".join(told.err.split())
     assert f"{place}:" in said
     assert "thatcanbewritten" in said
+    assert "requests answered" in told.out
 
 
 def test_a_bad_row_names_the_option_row_and_field(

@@ -88,11 +88,13 @@ def sim(  # noqa: PLR0913 - one option each
     lasting_s = min(seconds, online[-1].arrival_s)
     results = runner.run(replica, online, batch, replicas=replicas, seconds=lasting_s)
     found = outcome(results, slos, arrived=len(online), seconds=lasting_s + DRAIN_S)
-    show(found)
-    if json is not None:
-        write_json(found, json)
-    if chrome is not None:
-        write_chrome(results, chrome)
-    if plots is not None:
-        for path in write_plots(results, slos, plots):
-            out.print(f"wrote {path}", markup=False)
+    try:  # first: printing ends with its reader, as in `weir sim --json F | head -1`
+        if json is not None:
+            write_json(found, json)
+        if chrome is not None:
+            write_chrome(results, chrome)
+        drawn = () if plots is None else write_plots(results, slos, plots)
+    finally:  # a file that cannot be written is no reason to lose the figures
+        show(found)
+    for path in drawn:
+        out.print(f"wrote {path}", markup=False)

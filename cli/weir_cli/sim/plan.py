@@ -106,8 +106,6 @@ def plan(  # noqa: PLR0913 - one option each
 
     with named("--slo"):
         trials = fewest_replicas(at_peak, slos, arrivals=len(busiest), most=most)
-    for trial in trials:
-        _show(trial)
     replicas = _found(trials)
     seconds = min(sample, max(online[-1].arrival_s, 60.0))
     # Requests that all arrive at one time have no span: the minute that is run stands for it.
@@ -129,12 +127,15 @@ def plan(  # noqa: PLR0913 - one option each
             results, slos, arrived=len(day), seconds=max(result.ended_s for result in results)
         ),
     )
-    _say(answer, profile, offered=len(batch))
-    if json is not None:
-        write_text(json, dumps(asdict(answer), indent=1) + "\n")
+    try:  # first: printing ends with its reader, as in `weir plan --json F | head -1`
+        if json is not None:
+            write_text(json, dumps(asdict(answer), indent=1) + "\n")
+    finally:  # a file that cannot be written is no reason to lose the answer
+        _say(answer, profile, offered=len(batch))
 
 
 def _say(answer: Answer, profile: str, *, offered: int) -> None:
+    _show(answer.trials)
     found = answer.with_offline
     lacking = found.online_arrived - found.online_answered
     out.print(
@@ -159,10 +160,11 @@ def _tokens(specs: Specs) -> int:
     return sum(spec.prompt_tokens + spec.output_tokens for spec in specs)
 
 
-def _show(trial: Trial) -> None:
-    word = "holds" if trial.holds else "does not hold"
-    late = f", {trial.unanswered} unanswered" if trial.unanswered else ""
-    out.print(f"{trial.replicas} replica(s): worst {trial.ratio:.2f} of its SLO{late}: {word}")
+def _show(trials: Sequence[Trial]) -> None:
+    for trial in trials:
+        word = "holds" if trial.holds else "does not hold"
+        late = f", {trial.unanswered} unanswered" if trial.unanswered else ""
+        out.print(f"{trial.replicas} replica(s): worst {trial.ratio:.2f} of its SLO{late}: {word}")
 
 
 def _found(trials: Sequence[Trial]) -> int:
@@ -173,6 +175,7 @@ def _found(trials: Sequence[Trial]) -> int:
     """
     last = trials[-1]
     if not last.holds:
+        _show(trials)
         raise CliError(
             f"{last.replicas} replicas do not hold the SLOs at the peak",
             remedy="raise --most, or loosen --slo: some thresholds no number of replicas meets",
