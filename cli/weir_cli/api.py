@@ -40,16 +40,31 @@ class Api:
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Makes a client; no call is made yet. ``settings.api_key`` must be present."""
+        """Makes a client; no call is made yet. ``settings.api_key`` must be present.
+
+        Raises:
+            CliError: the environment names a proxy or certificates that cannot be used.
+        """
         key = settings.api_key.get_secret_value() if settings.api_key else ""
         self._base_url = settings.url.rstrip("/").removesuffix("/v1")
         self._sleep = sleep
-        self._http = httpx.Client(
-            base_url=self._base_url,
-            headers={"Authorization": f"Bearer {key}"},
-            timeout=TIMEOUT,
-            transport=transport,
-        )
+        try:
+            self._http = httpx.Client(
+                base_url=self._base_url,
+                headers={"Authorization": f"Bearer {key}"},
+                timeout=TIMEOUT,
+                transport=transport,
+            )
+        except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:
+            # What is wrong with a URL is told by a piece of it, which may be a proxy's password.
+            is_url = isinstance(error, httpx.InvalidURL)
+            why = "" if is_url else f": {getattr(error, 'strerror', None) or error}"
+            raise CliError(
+                f"cannot call {self._base_url} ({type(error).__name__}{why})",
+                remedy="check HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY and SSL_CERT_FILE in "
+                "the environment, and --url or WEIR_URL",
+                status=ExitStatus.USAGE,
+            ) from error
 
     def close(self) -> None:
         """Closes the connections."""
@@ -189,7 +204,7 @@ class Api:
     def _transport_errors(self) -> Iterator[None]:
         try:
             yield
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             raise UnavailableError(
                 f"no answer from {self._base_url} ({str(error) or type(error).__name__})",
                 remedy="check --url or WEIR_URL, and that the control plane runs "

@@ -23,6 +23,12 @@ class ClientSettings(BaseSettings):
         "`weir tenants`.",
     )
 
+    @field_validator("url")
+    @classmethod
+    def _strip_url(cls, url: str) -> str:
+        """As the key's: httpx takes no newline in it."""
+        return url.strip()
+
     @field_validator("api_key")
     @classmethod
     def _strip(cls, key: SecretStr | None) -> SecretStr | None:
