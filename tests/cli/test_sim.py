@@ -261,6 +261,21 @@ def test_requests_that_nobody_answers_are_late(
     assert "of 50000.0 ms: MISSED" in said
 
 
+@pytest.mark.parametrize("command", ["sim --seconds 10", "plan --peak 10 --most 1"])
+def test_who_may_wait_for_minutes_is_waited_for(tmp_path: Path, command: str) -> None:
+    """A minute after the last arrival the plan gave up on requests that were not yet late."""
+    trace, path = tmp_path / "trace.csv", tmp_path / "run.json"
+    rows = "".join(f"{i / 100},3000,1000\n" for i in range(30))
+    trace.write_text(f"arrival_s,input_tokens,output_tokens\n{rows}")
+    arguments = f"{command} --slo ttft:p99:300 --trace {trace} --offline none --json {path}"
+    assert main([*arguments.split(), "--max-seqs", "2"]) == ExitStatus.OK
+    found = json.loads(path.read_text())
+    run = found.get("with_offline", found)
+    assert run["online_answered"] == run["online_arrived"] == 30
+    assert 60 < run["slos"][0]["measured_s"] < 300
+    assert run["slos"][0]["held"]
+
+
 def test_an_objective_that_nothing_was_measured_for_is_not_held(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

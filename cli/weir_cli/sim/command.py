@@ -19,7 +19,7 @@ from weir_cli.sim.machine import SLO_HELP, EngineLimits, make_replica, parse_slo
 from weir_cli.sim.options import check_choice
 from weir_cli.sim.outcome import outcome, show, write_chrome, write_json
 from weir_cli.sim.plots import write_plots
-from weir_cli.sim.runner import DRAIN_S, PresetRunner
+from weir_cli.sim.runner import PresetRunner, drain_s
 from weir_engine.presets import PRESETS
 from weir_engine.sim.profiles import PROFILES
 
@@ -87,7 +87,7 @@ def sim(  # noqa: PLR0913 - one option each
     # Beyond its last arrival a trace says nothing of what there is to spare.
     lasting_s = min(seconds, online[-1].arrival_s)
     results = runner.run(replica, online, batch, replicas=replicas, seconds=lasting_s)
-    found = outcome(results, slos, arrived=len(online), seconds=lasting_s + DRAIN_S)
+    found = outcome(results, slos, arrived=len(online), seconds=lasting_s + drain_s(slos))
     try:  # first: printing ends with its reader, as in `weir sim --json F | head -1`
         if json is not None:
             write_json(found, json)

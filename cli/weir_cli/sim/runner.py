@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from weir_cli.console import err
 from weir_cli.errors import CliError, ExitStatus
 from weir_cli.sim.inputs import Specs
+from weir_engine.config import Metric, Slo
 from weir_engine.errors import ConfigError
 from weir_engine.sim.fleet import Fleet
 from weir_engine.sim.loop import Feeder, Simulation
@@ -19,8 +20,15 @@ from weir_engine.sim.records import SimResult
 from weir_engine.sim.replica import Replica
 
 _SLICES = 200
-DRAIN_S = 60.0  # after the last arrival, so that it can be answered
+_DRAIN_S = 60.0  # after the last arrival, so that it can be answered
+_DRAIN_OF_TTFT = 1.2  # of the largest threshold: who still waits then is late
 _LONGEST_ANSWER_S = 36_000.0  # ends a run whose requests make no progress
+
+
+def drain_s(slos: Iterable[Slo]) -> float:
+    """How long a run goes on after its last arrival: each may wait as long as it is promised."""
+    allowed_s = [slo.threshold_s for slo in slos if slo.metric is Metric.TTFT]
+    return max(_DRAIN_S, _DRAIN_OF_TTFT * max(allowed_s, default=0.0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +61,7 @@ class PresetRunner:
         seconds: float,
         title: str = "simulating",
     ) -> tuple[SimResult, ...]:
-        """A fleet, up to ``seconds`` of arrivals and a minute more.
+        """A fleet, up to ``seconds`` of arrivals and ``drain_s`` more.
 
         Raises:
             CliError: the preset cannot run as given.
@@ -67,6 +75,7 @@ class PresetRunner:
                 static_budget_s=self.budget_s,
             )
 
+        until_s = seconds + drain_s(replica.slos)
         try:
             fleet = Fleet(
                 make,
@@ -77,10 +86,10 @@ class PresetRunner:
             )
             with _bar(title) as done:
                 for i in range(1, _SLICES + 1):
-                    fleet.advance((seconds + DRAIN_S) * i / _SLICES)
+                    fleet.advance(until_s * i / _SLICES)
                     done(i)
                 if self.whole_answers:
-                    _end_answers(fleet, seconds + DRAIN_S)
+                    _end_answers(fleet, until_s)
         except ConfigError as error:
             raise CliError(
                 str(error),
@@ -95,7 +104,7 @@ def _end_answers(fleet: Fleet, now_s: float) -> None:
     """Simulates on while all that a fleet has to do online is to end answers."""
     until_s = now_s + _LONGEST_ANSWER_S
     while (left := fleet.unfinished()) and now_s < until_s and all(r.tokens_s for r in left):
-        now_s += DRAIN_S
+        now_s += _DRAIN_S
         fleet.advance(now_s)
 
 
