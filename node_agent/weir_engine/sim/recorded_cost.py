@@ -106,10 +106,13 @@ class RecordedCost:
         """What ``plain`` gave.
 
         Raises:
-            ConfigError: a list is missing, too short or no numbers.
+            ConfigError: a list is missing, too short or no numbers, or steps take no time.
         """
+        coefficients = numbers_of(plain, "coefficients", len(_PRIOR))
+        if not any(coefficients):
+            raise ConfigError("recorded profile: coefficients are all 0: record it again")
         return cls(
-            coefficients=numbers_of(plain, "coefficients", len(_PRIOR)),
+            coefficients=coefficients,
             noise=RecordedNoise.of(plain),
         )
 

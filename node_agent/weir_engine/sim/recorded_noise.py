@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Self
 
 import numpy as np
@@ -118,13 +119,15 @@ def numbers_of(plain: Mapping[str, object], name: str, fewest: int) -> tuple[flo
     """A list of a recorded profile.
 
     Raises:
-        ConfigError: it is missing, too short or no numbers.
+        ConfigError: it is missing, too short or no numbers of 0 or more.
     """
     values = plain.get(name)
     found = values if isinstance(values, list) else []
     numbers = [float(value) for value in found if isinstance(value, int | float)]
-    if not fewest <= len(numbers) == len(found):
+    good = all(isfinite(number) and number >= 0 for number in numbers)
+    if not (good and fewest <= len(numbers) == len(found)):
         raise ConfigError(
-            f"recorded profile: {name} must be {fewest} numbers or more: record it again"
+            f"recorded profile: {name} must be {fewest} numbers or more, none below 0: "
+            "record it again"
         )
     return tuple(numbers)

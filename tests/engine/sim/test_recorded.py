@@ -273,6 +273,14 @@ def test_a_broken_file_is_refused() -> None:
     cost = RecordedCost.fit(recorded_steps(lines(100, seed=1)))
     with pytest.raises(ConfigError, match="coefficients must be"):
         RecordedCost.of({**cost.plain(), "coefficients": [1.0]})
+    zeros = [0.0] * len(cost.coefficients)
+    for value in (float("nan"), float("inf"), -1.0):
+        with pytest.raises(
+            ConfigError, match="coefficients must be 8 numbers or more, none below 0"
+        ):
+            RecordedCost.of({**cost.plain(), "coefficients": [value, *zeros[1:]]})
+    with pytest.raises(ConfigError, match="coefficients are all 0"):
+        RecordedCost.of({**cost.plain(), "coefficients": zeros})
     with pytest.raises(ConfigError, match="noise must be a list of sizes"):
         RecordedCost.of({"coefficients": cost.plain()["coefficients"]})
     with pytest.raises(ConfigError, match="ranks must be"):
