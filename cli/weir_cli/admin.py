@@ -59,7 +59,8 @@ def create_key(  # noqa: PLR0913 - flags are arguments
     ] = None,
     name: Annotated[str | None, typer.Option(help="A name to know the key by.")] = None,
     expires_in_days: Annotated[
-        float | None, typer.Option(min=0, help="Life of the key; without it, until revoked.")
+        float | None,
+        typer.Option(min=0, max=36_500, help="Life of the key; without it, until revoked."),
     ] = None,
     url: Url = None,
     api_key: Key = None,

@@ -78,6 +78,7 @@ def status(
     api_key: Key = None,
 ) -> None:
     """Show one batch, or list the newest."""
+    _check_watched(batch_id, watch=watch)
     with connected(url, api_key) as api:
         if batch_id is None:
             _list(api.batches(20))
@@ -87,6 +88,20 @@ def status(
             batch = follow(api, batch)
         out.print(summary(batch), markup=False)
         _show_content_errors(batch)
+
+
+def _check_watched(batch_id: str | None, *, watch: bool) -> None:
+    """Without an id there is no end to follow a batch to.
+
+    Raises:
+        CliError: ``--watch`` and no id.
+    """
+    if watch and batch_id is None:
+        raise CliError(
+            "--watch: it follows one batch, and none is named",
+            remedy="weir batch status --watch BATCH_ID",
+            status=ExitStatus.USAGE,
+        )
 
 
 @batch_app.command()

@@ -103,15 +103,16 @@ def endpoint_of_first_line(file: Path, content: BinaryIO) -> str:
             status=ExitStatus.USAGE,
         )
     try:
-        endpoint = json.loads(first)["url"]
-    except (ValueError, KeyError, TypeError):
+        endpoint = str(json.loads(first)["url"])
+        endpoint.encode()  # half a character is text in JSON alone
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise CliError(
             f"{file}, line 1: no `url` in it",
             remedy='every line is like {"custom_id": "1", "method": "POST", '
             '"url": "/v1/chat/completions", "body": {...}}; or name --endpoint',
             status=ExitStatus.USAGE,
         ) from None
-    return str(endpoint)
+    return endpoint
 
 
 def unchanging(file: Path, content: BinaryIO, size_bytes: int) -> BinaryIO:

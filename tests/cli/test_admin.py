@@ -82,6 +82,14 @@ def test_an_agents_key_can_expire(control_plane: str, capsys: pytest.CaptureFixt
     assert "\tuntil 20" in listed
 
 
+@pytest.mark.parametrize("days", ["inf", "1e308", "36501"])
+def test_a_life_beyond_what_the_control_plane_takes_is_refused(
+    capsys: pytest.CaptureFixture[str], days: str
+) -> None:
+    assert main(["keys", "create", "--expires-in-days", days]) == ExitStatus.USAGE
+    assert "--expires-in-days" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

@@ -182,6 +182,12 @@ def test_status_without_an_id_lists(server: Server, capsys: pytest.CaptureFixtur
     ]
 
 
+def test_watching_needs_an_id(capsys: pytest.CaptureFixture[str]) -> None:
+    """It listed the newest and ended, as if all that was watched had."""
+    assert main(["batch", "status", "--watch"]) == ExitStatus.USAGE
+    assert "weir batch status --watch BATCH_ID" in capsys.readouterr().err
+
+
 def test_status_says_why_a_batch_waits(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     server.on("GET /v1/batches/batch_1", ok(batch(waiting_reason="NoMatchingModel")))
     assert main(["batch", "status", "batch_1"]) == 0
@@ -446,7 +452,13 @@ def test_standard_input_with_nothing_in_it_is_named(
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [("{}\n", "line 1: no `url` in it"), ("", "in.jsonl: it is empty")]
+    ("content", "said"),
+    [
+        ("{}\n", "line 1: no `url` in it"),
+        ("", "in.jsonl: it is empty"),
+        ("[" * 100_000, "line 1: no `url` in it"),
+        ('{"url": "\\ud800"}\n', "line 1: no `url` in it"),
+    ],
 )
 def test_a_file_without_url_is_named(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, said: str
