@@ -24,8 +24,8 @@ def csv_rows(lines: Iterable[str], *, needs: Iterable[str]) -> Iterator["Row"]:
             f"trace header is {','.join(reader.fieldnames or ()) or 'empty'}: it lacks "
             f"{', '.join(missing)}"
         )
-    for number, fields in enumerate(reader, start=2):
-        yield Row(number, fields)
+    for fields in reader:
+        yield Row(reader.line_num, fields)  # blank lines are no rows, but lines of the file
 
 
 def json_rows(lines: Iterable[str]) -> Iterator["Row"]:

@@ -121,6 +121,7 @@ def test_no_session_is_without_a_start(starts: list[float]) -> None:
         ("csv", [], "header is empty"),
         ("csv", PLAIN[:1], "no requests"),
         ("csv", [*PLAIN, "x,1,1"], "row 4: arrival_s is 'x': give seconds"),
+        ("csv", [*PLAIN, "", "", "x,1,1"], "row 6: arrival_s is 'x'"),
         ("csv", [*PLAIN, "-1,1,1"], "row 4: arrival_s is '-1'"),
         ("csv", [*PLAIN, "1,0,1"], "row 4: input_tokens is '0': give a whole number of 1"),
         ("csv", [*PLAIN, "1,1.5,1"], "row 4: input_tokens is '1.5'"),
