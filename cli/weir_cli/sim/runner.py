@@ -22,13 +22,14 @@ from weir_engine.sim.replica import Replica
 _SLICES = 200
 _DRAIN_S = 60.0  # after the last arrival, so that it can be answered
 _DRAIN_OF_TTFT = 1.2  # of the largest threshold: who still waits then is late
+_MOST_DRAIN_S = 3_600.0  # an objective of days is none, and batch work runs for as long
 _LONGEST_ANSWER_S = 36_000.0  # ends a run whose requests make no progress
 
 
 def drain_s(slos: Iterable[Slo]) -> float:
     """How long a run goes on after its last arrival: each may wait as long as it is promised."""
     allowed_s = [slo.threshold_s for slo in slos if slo.metric is Metric.TTFT]
-    return max(_DRAIN_S, _DRAIN_OF_TTFT * max(allowed_s, default=0.0))
+    return max(_DRAIN_S, min(_MOST_DRAIN_S, _DRAIN_OF_TTFT * max(allowed_s, default=0.0)))
 
 
 @dataclass(frozen=True, kw_only=True)
