@@ -159,6 +159,16 @@ def test_a_session_without_enough_blocks_ends_in_tokens_of_its_own() -> None:
     assert [segment.tokens for segment in spec.segments] == [64, 36]
 
 
+def test_blocks_beyond_the_end_of_a_prompt_are_none_of_it() -> None:
+    entry = {"t": 0, "in": 100, "out": 1, "ids": [[1, 9]]}
+    line = json.dumps({"session": "s", "block_tokens": 64, "requests": [entry]})
+    (coding,) = coding_jsonl([line], starts_s=[0.0], longest_tokens=1000)
+    row = '{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [4, 5, 6]}'
+    (mooncake,) = read("mooncake", [row])
+    assert [segment.tokens for segment in coding.segments] == [64, 36]
+    assert [segment.tokens for segment in mooncake.segments] == [512, 88]
+
+
 def test_a_cut_keeps_part_of_a_trace() -> None:
     rows = [f"{i},{10 * i + 1},1" for i in range(100)]
     specs = read("csv", [PLAIN[0], *rows])
