@@ -58,10 +58,12 @@ class OfflineAdmission:
         *,
         must_move: bool,
     ) -> None:
-        """Admits in order until one does not fit; ``running`` are the offline requests that run."""
-        if free_slots(draft, policy) < 1 or draft.tokens_left < 1:
-            return
-        if any(map(_SOLO, running)):
+        """Admits in order until one does not fit; ``running`` are the offline requests that run.
+
+        Where none runs, one that does not fit waits for online requests alone: others pass it.
+        """
+        full = free_slots(draft, policy) < 1 or draft.tokens_left < 1
+        if full or any(map(_SOLO, running)):
             return
         growth: KvGrowth = self._growth()(draft, running)
         spare = self._spare_blocks(draft)
@@ -84,9 +86,12 @@ class OfflineAdmission:
             tokens = self._step_room.chunk_tokens(
                 draft, hit.tokens, remaining, limit_s, must_move=must_move
             )
-            free = draft.blocks_left - spare
+            # While nothing offline runs, nothing corrects what is kept for online.
+            free = draft.blocks_left - (spare if draft.offline_seqs else 0.0)
             need = self._need(growth, draft, policy, request, hit, free)
             fits = need.free <= free
+            if tokens and not fits and draft.offline_seqs == 0:
+                continue  # no offline request ends that would make room for it
             if tokens == 0 or not (fits and is_allowed(draft, policy, need)):
                 return
             growth.admit(draft, request, hit.tokens, tokens)

@@ -22,6 +22,9 @@ _QUIET_S = 60.0
 _QUIET_STEPS = 4.0
 # A first token before any is measured takes so many fixed costs: the least that it can be.
 _FIRST_STEPS = 2.0
+# The least of so many first ones replaces the guess: each may be a long prompt's, or have met a
+# pause of the machine. It weighs as much as they do, less than a reference that was measured.
+_FEW = 8
 _UNKNOWN_S = 0.01  # the fixed cost of an engine that has not computed yet
 
 
@@ -62,7 +65,8 @@ class TtftOverAlone(MeanTtftAccount):
         super().__init__(_slo(Metric.TTFT, _FIRST_STEPS * (fixed_s or _UNKNOWN_S), share))
         self._share = share
         self._quiet = False
-        self._measured = False
+        self._measured = 0
+        self._prior = _FEW
 
     def step_limit(self, load: OnlineLoad) -> StepLimit:
         """That of a mean with such a threshold, while there is online traffic."""
@@ -80,10 +84,11 @@ class TtftOverAlone(MeanTtftAccount):
             self._accrued_s2 = max(self._accrued_s2, 0.0)
 
     def on_first_token(self, ttft_s: float, offline_delay_s: float) -> None:
-        """Follows what a first token takes alone; the first one replaces the guess."""
-        if not self._measured:
-            self._measured = True
-            self._set_alone(max(ttft_s - offline_delay_s, 0.0))
+        """Follows what a first token takes alone."""
+        if self._measured < _FEW:
+            alone_s = max(ttft_s - offline_delay_s, 0.0)
+            self._set_alone(min(alone_s, self._alone_s) if self._measured else alone_s)
+            self._measured += 1
         super().on_first_token(ttft_s, offline_delay_s)
         self._set_alone(self._alone_s)
 

@@ -63,9 +63,23 @@ class Settlement:
         if self._last_start_s <= request.arrival_s < self._last_end_s:
             waited_s = self._last_end_s - request.arrival_s
             request.offline_delay_s = min(waited_s, self._last_offline_s)
-        for ahead in self._prompts():
-            if ahead.first_token_s is None:
-                request.offline_delay_s = max(request.offline_delay_s, ahead.offline_delay_s)
+        for ahead in self._ahead(request):
+            request.offline_delay_s = max(request.offline_delay_s, ahead.offline_delay_s)
+
+    def _ahead(self, request: Request) -> Iterator[Request]:
+        """Prompts of which one was delayed longest: who came later has what those before had.
+
+        Not all that wait: each of a burst would look at all before it.
+        """
+        for other in self._state.running_online.values():
+            if other.first_token_s is None:
+                yield other
+        for other in reversed(self._state.waiting_online.values()):
+            if other is request or other.first_token_s is not None:
+                continue
+            yield other
+            if not other.preemptions:
+                return
 
     def step(self, plan: StepPlan, outcome: StepOutcome) -> None:
         """The step's time: to the model, to online requests that waited, to the accounts."""

@@ -230,7 +230,8 @@ class TailTtftAccount(QuietAccount):
     decoders, the whole step stays within the headroom, and where one is queued behind another both
     together. Beside prompts that have time to spare
     offline work gets a share of that, within the same headroom: the first of them must not have
-    waited, and all of them not take, so long that little is left.
+    waited, and all of them not take, so long that little is left. A minute without online requests
+    ends what keeps offline steps short: a tail that leaves less than a new account's, feedback.
 
     Source: design, "TTFT SLO ... capped (percentile)".
     """
@@ -243,7 +244,21 @@ class TailTtftAccount(QuietAccount):
         self._spendable_s = _spendable_s(slo)
         self._recent: deque[float] = deque()
         self._sorted: list[float] = []
-        self._feedback = TailFeedback(allowed=(1 - slo.quantile) * _SHARE_OF_TAIL, low=0.1)
+        self._new_feedback()
+        self._quiet_since_s = 0.0
+
+    def _new_feedback(self) -> None:
+        allowed = (1 - self._quantile) * _SHARE_OF_TAIL
+        self._feedback = TailFeedback(allowed=allowed, low=0.1)
+
+    def _forget(self) -> None:
+        """A minute without online requests ends what keeps offline work short, as for a mean."""
+        self._new_feedback()
+        recent, ordered = self._recent, self._sorted
+        left_s = self._headroom_s()
+        self._recent, self._sorted = deque(), []
+        if self._headroom_s() <= left_s:  # what leaves more than a new account knows of is kept
+            self._recent, self._sorted = recent, ordered
 
     def _headroom_s(self) -> float:
         if self._spendable_s is not None:
@@ -258,6 +273,10 @@ class TailTtftAccount(QuietAccount):
 
     def step_limit(self, load: OnlineLoad) -> StepLimit:
         """What the headroom pays for, no less than two fixed costs; a share beside prompts."""
+        if load.prefills or load.decoders:
+            self._quiet_since_s = load.now_s
+        elif load.now_s - self._quiet_since_s >= _FORGET_S and self._recent:
+            self._forget()
         cap_s = min(self._headroom_s(), _MOST_SHARE * self._threshold_s)
         if load.prefills:
             threshold_s = self._threshold_s - self._delay_s
@@ -286,7 +305,9 @@ class TailTtftAccount(QuietAccount):
         insort(self._sorted, base_s)
         threshold_s = self._threshold_s - self._delay_s
         # A request that would have been late anyway says nothing about offline work.
-        self._feedback.observe(over=base_s <= threshold_s < ttft_s)
+        # Nor does a pause of the machine: no plan delays a request by the threshold.
+        caused = base_s <= threshold_s < ttft_s and offline_delay_s <= threshold_s
+        self._feedback.observe(over=caused)
         self._feedback.end_step()  # each request is a sample of its own
 
     def set_client_delay(self, delay_s: float) -> None:

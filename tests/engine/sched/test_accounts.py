@@ -514,6 +514,33 @@ class TestTailTtft:
         account = TailTtftAccount(slo(Metric.TTFT, "p99", 1.0, reference_s=1.0))
         assert account.step_limit(load()).seconds == pytest.approx(0.02)
 
+    def test_a_minute_without_online_requests_ends_an_overload(self) -> None:
+        """Steps of two fixed costs all night, of which half is waste."""
+        account = TailTtftAccount(slo(Metric.TTFT, "p90", 1.0))
+        before_s = account.step_limit(load(0.0)).seconds
+        account.step_limit(load(1.0, prefills=1))
+        for _ in range(60):
+            account.on_first_token(5.0, offline_delay_s=0.1)
+        assert account.step_limit(load(2.0)).seconds == pytest.approx(0.02)
+        assert account.step_limit(load(60.0)).seconds == pytest.approx(0.02)
+        assert account.step_limit(load(61.0)).seconds == before_s
+
+    def test_a_minute_without_them_does_not_undo_what_fast_ones_have_shown(self) -> None:
+        account = TailTtftAccount(slo(Metric.TTFT, "p90", 1.0))
+        account.step_limit(load(1.0, decoders=1, earliest_token_s=1.0))
+        for _ in range(60):
+            account.on_first_token(0.7, offline_delay_s=0.0)
+        before_s = account.step_limit(load(2.0)).seconds
+        assert account.step_limit(load(100.0)).seconds == before_s > 0.2
+
+    def test_a_pause_of_the_machine_is_no_evidence_against_planning(self) -> None:
+        """Each of those that came in it counted; thousands of fast ones had to make up for it."""
+        account = TailTtftAccount(slo(Metric.TTFT, "p99", 1.0, reference_s=0.5))
+        before_s = account.step_limit(load()).seconds
+        for _ in range(30):
+            account.on_first_token(9.0, offline_delay_s=8.9)
+        assert account.step_limit(load()).seconds == pytest.approx(before_s)
+
     def test_requests_that_offline_work_made_late_shrink_the_limit(self) -> None:
         account = TailTtftAccount(slo(Metric.TTFT, "p99", 1.0, reference_s=0.5))
         before = account.step_limit(load()).seconds

@@ -115,3 +115,18 @@ def test_nobody_is_thrown_out_for_those_that_do_not_fit_either(preset: str) -> N
     engine.scheduler.set_policy(OPEN_POLICY)
     assert ended_beside(engine, 60) == {"off0", "off1"}
     assert not engine.scheduler.counters.preemptions
+
+
+def test_one_that_online_leaves_no_blocks_for_keeps_no_shorter_one_waiting() -> None:
+    """It fits the threshold, which more than online leaves: its turn was first, and never came."""
+    engine = MiniEngine(
+        slos=SLOS,
+        blocks=200,
+        max_batched_tokens=64,
+        policy=Policy(offline_kv_blocks=150, offline_seq_slots=8),
+    )
+    engine.add(request("on", online=True, prompt=240, output=400))
+    while engine.kv.free_blocks > 140:
+        engine.step()
+    offline(engine, (560, 4), *[(8, 4)] * 20)
+    assert ended_beside(engine) == {f"off{at}" for at in range(1, 21)}
