@@ -112,6 +112,15 @@ def test_a_prompt_behind_a_delayed_one_is_delayed_as_long() -> None:
     assert third.offline_delay_s == 0.0
 
 
+def test_behind_a_preempted_prompt_a_delay_is_that_of_those_before_it() -> None:
+    """It came back behind others, and its own delay says nothing of theirs."""
+    engine = MiniEngine(slos=(Slo(metric=Metric.TTFT, statistic="mean", threshold_s=1.0),))
+    delayed = engine.add(request("a", online=True))
+    preempted = engine.add(request("b", online=True))
+    delayed.offline_delay_s, preempted.preemptions = 0.5, 1
+    assert engine.add(request("c", online=True)).offline_delay_s == 0.5
+
+
 def test_without_one_prompts_share_a_step_as_in_the_stock_engine() -> None:
     engine = MiniEngine(max_batched_tokens=200)
     engine.add(request("a", online=True, prompt=60))
