@@ -86,8 +86,7 @@ class OfflineAdmission:
             tokens = self._step_room.chunk_tokens(
                 draft, hit.tokens, remaining, limit_s, must_move=must_move
             )
-            # While nothing offline runs, nothing corrects what is kept for online.
-            free = draft.blocks_left - (spare if draft.offline_seqs else 0.0)
+            free = draft.blocks_left - spare
             need = self._need(growth, draft, policy, request, hit, free)
             fits = need.free <= free
             if tokens and not fits and draft.offline_seqs == 0:

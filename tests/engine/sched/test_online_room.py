@@ -103,14 +103,3 @@ def test_only_a_percentile_of_ttft_keeps_room(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(OnlineRoom, "spare_blocks", lambda *_: 50.0)
     assert busy(TTFT).plans != tail
     assert busy(TTFT_MEAN).plans == mean
-
-
-def test_room_keeps_nobody_out_while_nothing_offline_runs(engine: MiniEngine) -> None:
-    """Only what offline work computes makes it smaller: it stayed as it was for ever."""
-    (room,) = (w for w in engine.scheduler._watching if isinstance(w, OnlineRoom))
-    room._blocks = float(MOST_BLOCKS)
-    free = engine.kv.free_blocks
-    engine.add(request("off", online=False, prompt=(free - 10) * 4, output=4, at=engine.now_s))
-    for _ in range(30):
-        engine.step()
-    assert "off" in engine.ended
