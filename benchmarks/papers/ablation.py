@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 from benchmarks import engine_builds
 from benchmarks.engine_builds import must_be_interpreted, run_in
-from weir_engine.sched import ttft_account
+from weir_engine.sched import ttft_tail
 from weir_engine.sched.gathering import PromptGathering
 from weir_engine.sched.online_room import OnlineRoom
 
@@ -32,7 +32,7 @@ AT_ONCE = "weir, prompts at once"
 """Offline prompts join as soon as a slot is free, in steps of any size."""
 
 _PARTS: dict[str, tuple[tuple[object, str, object], ...]] = {
-    PROMPTS_ALONE: ((ttft_account, "beside_prompts_s", 0.0),),
+    PROMPTS_ALONE: ((ttft_tail, "beside_prompts_s", 0.0),),
     NO_ROOM: ((OnlineRoom, "spare_blocks", 0.0),),
     AT_ONCE: ((PromptGathering, "waits", False), (PromptGathering, "short", False)),
 }

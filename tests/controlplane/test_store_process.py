@@ -27,6 +27,15 @@ from weir_controlplane.logs import configure_logs
 from weir_controlplane.store.database import Database
 
 
+def a_tenants_key(url: str, data: Path) -> str:
+    """The key of a new tenant of a process that keeps its admin key in ``data``."""
+    admin = (data / "admin.key").read_text().strip()
+    headers = {"Authorization": f"Bearer {admin}"}
+    with httpx.Client(base_url=url, headers=headers, timeout=120) as client:
+        assert client.post("/admin/v1/tenants", json={"name": "acme"}).status_code == 201
+        return str(client.post("/admin/v1/keys", json={"tenant": "acme"}).json()["key"])
+
+
 @pytest.mark.system
 def test_it_serves_and_ends_cleanly_on_sigterm(tmp_path: Path) -> None:
     port, log = free_port(), tmp_path / "log"
@@ -66,11 +75,7 @@ def test_an_upload_that_runs_at_sigterm_is_finished(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{port}"
     process = start(log, port=port, data_dir=tmp_path / "data")
     wait_ready(process, lambda: is_ready(url), log, within_s=240)
-    admin = (tmp_path / "data" / "admin.key").read_text().strip()
-    headers = {"Authorization": f"Bearer {admin}"}
-    with httpx.Client(base_url=url, headers=headers, timeout=120) as client:
-        assert client.post("/admin/v1/tenants", json={"name": "acme"}).status_code == 201
-        key = client.post("/admin/v1/keys", json={"tenant": "acme"}).json()["key"]
+    key = a_tenants_key(url, tmp_path / "data")
 
     def body() -> Iterator[bytes]:
         yield b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
@@ -101,11 +106,7 @@ def test_a_file_store_that_hangs_keeps_no_process_from_its_end(tmp_path: Path) -
     url = f"http://127.0.0.1:{port}"
     process = start(log, port=port, data_dir=tmp_path / "data")
     wait_ready(process, lambda: is_ready(url), log, within_s=240)
-    admin = (tmp_path / "data" / "admin.key").read_text().strip()
-    headers = {"Authorization": f"Bearer {admin}"}
-    with httpx.Client(base_url=url, headers=headers, timeout=120) as client:
-        assert client.post("/admin/v1/tenants", json={"name": "acme"}).status_code == 201
-        key = client.post("/admin/v1/keys", json={"tenant": "acme"}).json()["key"]
+    key = a_tenants_key(url, tmp_path / "data")
     with openai.OpenAI(base_url=f"{url}/v1", api_key=key) as user:
         file = user.files.create(file=("in.jsonl", b"{}\n"), purpose="batch")
         (stored,) = (tmp_path / "data").rglob(file.id)

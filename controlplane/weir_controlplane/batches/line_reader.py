@@ -84,7 +84,7 @@ def read_lines(
 def _split(text: bytes) -> tuple[list[bytes], bytes, bytes]:
     """Its lines, the blank ones behind them that nobody needs, and the beginning of a last line.
 
-    Each line costs a thousand times its line end: a file of these alone is a day of others' time.
+    Each line costs far more than its line end: a file of these alone takes others' time.
     """
     *lines, rest = text.split(b"\n", _BLANKS_GIVEN)
     whole = rest.rfind(b"\n") + 1

@@ -15,7 +15,8 @@ from weir_engine.sched.account import NO_LIMIT, Account, OnlineLoad, StepLimit
 from weir_engine.sched.over_alone import TbtOverAlone, TtftOverAlone
 from weir_engine.sched.tbt_account import MeanTbtAccount, TailTbtAccount
 from weir_engine.sched.tpot_account import TailTpotAccount
-from weir_engine.sched.ttft_account import MeanTtftAccount, TailTtftAccount
+from weir_engine.sched.ttft_account import MeanTtftAccount
+from weir_engine.sched.ttft_tail import TailTtftAccount
 
 # Where no objective bounds a step, it ends after this many fixed costs: 95% of it is work, and an
 # arrival still finds the engine soon.

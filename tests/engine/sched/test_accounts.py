@@ -13,7 +13,8 @@ from weir_engine.latency.features import EMPTY_SHAPE
 from weir_engine.sched.account import OnlineLoad, StepTimes
 from weir_engine.sched.budget import SloBudget, StaticBudget
 from weir_engine.sched.tbt_account import MeanTbtAccount, TailTbtAccount
-from weir_engine.sched.ttft_account import MeanTtftAccount, TailTtftAccount, tail_extra_s
+from weir_engine.sched.ttft_account import MeanTtftAccount
+from weir_engine.sched.ttft_tail import TailTtftAccount, tail_extra_s
 
 
 def slo(
