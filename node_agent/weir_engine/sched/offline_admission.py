@@ -66,7 +66,7 @@ class OfflineAdmission:
         if full or any(map(_SOLO, running)):
             return
         growth: KvGrowth = self._growth()(draft, running)
-        spare = self._spare_blocks(draft)
+        spare = self._spare_blocks(draft, now_s)
         most_tokens = policy.offline_kv_blocks * draft.block_size_tokens
         awaited: tuple[int, BlockHash] | None = None  # the block that the last one waited for
         for request in candidates(self._state, now_s, most_tokens):
@@ -122,12 +122,12 @@ class OfflineAdmission:
             return known_need(draft, request, hit.tokens, adopted)
         return need
 
-    def _spare_blocks(self, draft: StepDraft) -> float:
+    def _spare_blocks(self, draft: StepDraft, now_s: float) -> float:
         """What an admission leaves free for online to grow into."""
         if self._online_room is None:
             return 0.0
         others = draft.blocks_left + draft.offline_blocks
-        return self._online_room.spare_blocks(self._state.kv.total_blocks - others)
+        return self._online_room.spare_blocks(self._state.kv.total_blocks - others, now_s)
 
 
 def candidates(state: SchedulerState, now_s: float, most_tokens: int) -> Iterator[Request]:

@@ -12,6 +12,8 @@ _AGAIN_SHARE: Final = 0.08
 _MOST_DEVIATIONS: Final = 0.5
 # The same where online takes single blocks of a request, which then waits with all of the others.
 _BOTH_ENDS_DEVIATIONS: Final = 0.2
+# So long after the last offline request, no room is left that would keep all of them out.
+_KEPT_S: Final = 10.0
 _OFFLINE_PROMPT: Final = frozenset({"offline-admit", "offline-prefill"})
 
 
@@ -26,6 +28,9 @@ class OnlineRoom:
     give way, or wait for the room, go on at the lane. With ``both_ends`` of the blocks in use
     nothing is computed again and it is always a fifth of a deviation.
 
+    While no offline request runs though some wait, nothing is learnt and the room may be what keeps
+    them out: it fades within ten seconds, until one is admitted.
+
     Source: Weir.
     """
 
@@ -33,9 +38,13 @@ class OnlineRoom:
         self._state = state
         self._both_ends = both_ends
         self._blocks = 0.0
+        self._idle_since_s: float | None = None
 
-    def spare_blocks(self, online_blocks: int) -> float:
+    def spare_blocks(self, online_blocks: int, now_s: float) -> float:
         """Blocks to leave free where online requests hold so many."""
+        return self._kept(online_blocks) * self._left(now_s)
+
+    def _kept(self, online_blocks: int) -> float:
         deviation = self._deviation(online_blocks)
         if self._state.lane is not None:
             return deviation
@@ -48,7 +57,9 @@ class OnlineRoom:
         state = self._state
         offline_tokens = plan.shape.tokens - plan.online_shape.tokens
         if not offline_tokens:
+            self._watch(plan.now_s)
             return
+        self._idle_since_s = None
         kv = state.kv
         most = _MOST_DEVIATIONS * self._deviation(
             kv.total_blocks - kv.free_blocks - kv.offline_only_blocks
@@ -58,6 +69,21 @@ class OnlineRoom:
             again_tokens = self._again_tokens(plan)
         change = (again_tokens - _AGAIN_SHARE * offline_tokens) / state.shape.block_size_tokens
         self._blocks = min(max(self._blocks + change, 0.0), most)
+
+    def _watch(self, now_s: float) -> None:
+        """Notes since when offline requests wait while none of them runs."""
+        state = self._state
+        runs = bool(state.running_offline or state.on_cpu)
+        if runs or not state.offline_waiting:
+            self._idle_since_s = None
+        elif self._idle_since_s is None:
+            self._idle_since_s = now_s
+
+    def _left(self, now_s: float) -> float:
+        """The part of the room that is still kept."""
+        if self._idle_since_s is None:
+            return 1.0
+        return max(0.0, 1 - (now_s - self._idle_since_s) / _KEPT_S)
 
     def _deviation(self, online_blocks: int) -> float:
         requests = len(self._state.running_online)

@@ -1,5 +1,7 @@
 """KV blocks that offline admissions leave free for online requests."""
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.engine.sched.mini_engine import MiniEngine, request
@@ -34,12 +36,23 @@ def waiting(engine: MiniEngine) -> Request:
     return found
 
 
-def computes(room: OnlineRoom, tokens: int) -> None:
+def computes(room: OnlineRoom, tokens: int, *, at: float = 0.0) -> None:
     """A step that admits the waiting request with so many tokens takes effect."""
     name = RequestId("off")
     work = Work(request_id=name, tokens=tokens, admitted=True, reason="offline-admit")
     shape = StepShape(prefill_tokens=tokens, prefill_requests=1)
-    room.on_begin(StepPlan(step=1, now_s=0.0, work=(work,), shape=shape, online_shape=EMPTY_SHAPE))
+    room.on_begin(StepPlan(step=1, now_s=at, work=(work,), shape=shape, online_shape=EMPTY_SHAPE))
+
+
+def online_alone(room: OnlineRoom, *, at: float) -> None:
+    """A step without offline work takes effect."""
+    shape = StepShape(decode_requests=ONLINE)
+    room.on_begin(StepPlan(step=1, now_s=at, shape=shape, online_shape=shape))
+
+
+def kept(room: OnlineRoom, *, at: float = 0.0) -> float:
+    """Blocks of room that an admission leaves at that time."""
+    return room.spare_blocks(HELD_BLOCKS, at)
 
 
 def test_room_grows_with_what_is_computed_again_up_to_a_bound(
@@ -47,13 +60,13 @@ def test_room_grows_with_what_is_computed_again_up_to_a_bound(
 ) -> None:
     room = OnlineRoom(engine.scheduler.state)
     computes(room, 40)
-    assert room.spare_blocks(HELD_BLOCKS) == 0
+    assert kept(room) == 0
     waiting.served_tokens = 40
     computes(room, 40)
     # 40 tokens less the 8% that may be, in blocks of 4.
-    assert room.spare_blocks(HELD_BLOCKS) == pytest.approx(9.2)
+    assert kept(room) == pytest.approx(9.2)
     computes(room, 40)
-    assert room.spare_blocks(HELD_BLOCKS) == MOST_BLOCKS
+    assert kept(room) == MOST_BLOCKS
 
 
 def test_room_shrinks_again_while_nothing_is_lost(engine: MiniEngine, waiting: Request) -> None:
@@ -62,15 +75,64 @@ def test_room_shrinks_again_while_nothing_is_lost(engine: MiniEngine, waiting: R
     computes(room, 40)
     waiting.served_tokens = 0
     computes(room, 100)
-    assert room.spare_blocks(HELD_BLOCKS) == pytest.approx(7.2)
+    assert kept(room) == pytest.approx(7.2)
     for _ in range(10):
         computes(room, 100)
-    assert room.spare_blocks(HELD_BLOCKS) == 0
+    assert kept(room) == 0
+
+
+def test_room_that_keeps_all_offline_work_out_fades(engine: MiniEngine, waiting: Request) -> None:
+    room = OnlineRoom(engine.scheduler.state)
+    waiting.served_tokens = 80
+    computes(room, 80)
+    online_alone(room, at=1.0)
+    online_alone(room, at=5.0)
+    assert [kept(room, at=at) for at in (1.0, 6.0, 11.0, 99.0)] == [MOST_BLOCKS, 8.0, 0.0, 0.0]
+    computes(room, 1, at=12.0)
+    assert kept(room, at=13.0) == MOST_BLOCKS
+
+
+def test_room_stays_while_nobody_waits_for_it(engine: MiniEngine, waiting: Request) -> None:
+    room = OnlineRoom(engine.scheduler.state)
+    waiting.served_tokens = 80
+    computes(room, 80)
+    engine.scheduler.abort(waiting.id)
+    online_alone(room, at=1.0)
+    assert kept(room, at=99.0) == MOST_BLOCKS
+
+
+def test_a_prompt_longer_than_what_room_leaves_is_admitted_in_the_end() -> None:
+    # Two online requests hold 32 of 100 blocks, and some 9 are room once a prompt was computed
+    # again: the next one needs 61.
+    engine = MiniEngine(slos=(TTFT,), blocks=100, max_batched_tokens=40)
+    count = 0
+
+    def run(until: Callable[[], bool]) -> None:
+        nonlocal count
+        for _ in range(3_000):
+            if until():
+                return
+            if len(engine.scheduler.state.running_online) < 2:
+                engine.add(request(f"on{count}", online=True, prompt=60, output=8, at=engine.now_s))
+                count += 1
+            engine.step()
+        pytest.fail("nothing came of it in 3,000 steps")
+
+    first, second = (request(name, online=False, prompt=240) for name in ("first", "second"))
+    engine.add(first)
+    run(lambda: first.computed_tokens > 150)
+    engine.add(request("burst", online=True, prompt=240, output=2, at=engine.now_s))
+    run(lambda: "burst" in engine.ended)
+    engine.add(request("another", online=True, prompt=240, output=2, at=engine.now_s))
+    run(lambda: "first" in engine.ended)
+    assert first.preemptions == 1
+    engine.add(second)
+    run(lambda: "second" in engine.ended)
 
 
 def test_without_online_requests_every_block_is_offlines() -> None:
     room = OnlineRoom(MiniEngine(slos=(TTFT,)).scheduler.state)
-    assert room.spare_blocks(0) == 0
+    assert room.spare_blocks(0, 0.0) == 0
 
 
 def busy(*slos: Slo) -> MiniEngine:
