@@ -92,7 +92,7 @@ def create_app(services: Services, components: Sequence[Component]) -> FastAPI:
     install_errors(app)
     for component in components:
         for router in component.routers:
-            app.include_router(router)
+            app.router.routes.extend(router.routes)  # include_router would make each again
     return app
 
 

@@ -19,6 +19,7 @@ from tests.controlplane.support import Plane, make_settings, openai_client, runn
 from tests.support import sqlite
 from tests.support.postgres import PostgresServer
 from tests.support.processes import free_port, stop
+from tests.support.statements import share_compiled
 from weir_controlplane.store.database import Database
 
 S3_START_S = 240
@@ -41,6 +42,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
 async def database(database_url: str) -> AsyncIterator[Database]:
     """An open, migrated, empty database."""
     database = Database(database_url)
+    share_compiled(database.engine)
     await database.open()
     yield database
     await database.close()

@@ -20,6 +20,7 @@ from pydantic import SecretStr
 
 from tests.support import sqlite
 from tests.support.serving import serve
+from tests.support.statements import share_compiled
 from weir_controlplane.app import create_app, make_services
 from weir_controlplane.main import default_components
 from weir_controlplane.services import Component, Services
@@ -37,8 +38,8 @@ def make_settings(folder: Path, database_url: str | None = None, **given: object
         "data_dir": folder,
         "database_url": None if database_url is None else SecretStr(database_url),
         "models": ("tiny",),
-        "poll_s": 0.2,
-        "sweep_s": 0.5,
+        "poll_s": 0.5,
+        "sweep_s": 1.0,
     }
     return Settings(**(defaults | given))  # type: ignore[arg-type]
 
@@ -88,6 +89,7 @@ async def running(
 ) -> AsyncIterator[Plane]:
     """A control plane over HTTP on an ephemeral port, until the block ends."""
     services = make_services(settings)
+    share_compiled(services.database.engine)
     app = create_app(services, default_components() if components is None else components)
     async with serve(app) as url:
         key = settings.admin_key.read_text(encoding="utf-8").strip()
