@@ -20,7 +20,7 @@ def share_compiled(engine: AsyncEngine) -> None:
 
 
 @cache
-def _alike(dialect: type) -> type:
+def _alike(dialect: type) -> Any:  # no type is known of what is made here
     """The same dialect, whose instances are equal: what was compiled is found by its dialect."""
     return type(
         dialect.__name__,
