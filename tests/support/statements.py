@@ -7,6 +7,7 @@ compile a hundred statements again, a seventh of their processor time.
 from functools import cache
 from typing import Any
 
+from sqlalchemy import Dialect
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 _COMPILED: dict[Any, Any] = {}
@@ -15,12 +16,12 @@ _COMPILED: dict[Any, Any] = {}
 def share_compiled(engine: AsyncEngine) -> None:
     """The engine uses what others of the same database and driver compiled before."""
     own = engine.sync_engine
-    own.dialect.__class__ = _alike(type(own.dialect))
+    own.dialect.__class__ = _alike(type(own.dialect))  # type: ignore[arg-type]
     own.update_execution_options(compiled_cache=_COMPILED)
 
 
 @cache
-def _alike(dialect: type) -> Any:  # no type is known of what is made here
+def _alike(dialect: type[Dialect]) -> type[Dialect]:
     """The same dialect, whose instances are equal: what was compiled is found by its dialect."""
     return type(
         dialect.__name__,
