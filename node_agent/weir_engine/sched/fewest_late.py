@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
+from math import inf
 
 from weir_engine.ids import RequestId
 from weir_engine.request import Request
@@ -71,13 +72,18 @@ class FewestLate(StepListener):
             waited_s = now_s - request.arrival_s
             urgent = request.output_tokens > 0 or waited_s > _LONGEST_WAIT * threshold_s
             (first if urgent else others).append(request)
-        time_s = now_s + token_s * sum(map(tokens_left, first))
+        last_due_s = max((request.arrival_s for request in others), default=-inf) + threshold_s
+        time_s = now_s
+        for request in first:  # in an overload they are thousands, and the first few decide
+            time_s += token_s * tokens_left(request)
+            if time_s > last_due_s:
+                return [*first, *others]
         late: set[RequestId] = set()
         taken: list[tuple[int, RequestId]] = []  # the longest first
         for request in others:
-            tokens, due_s = tokens_left(request), request.arrival_s + threshold_s
-            if now_s + token_s * tokens > due_s:  # even as the only one
-                late.add(request.id)
+            due_s = request.arrival_s + threshold_s
+            if now_s > due_s or now_s + token_s * (tokens := tokens_left(request)) > due_s:
+                late.add(request.id)  # even as the only one
                 continue
             heappush(taken, (-tokens, request.id))
             time_s += token_s * tokens
