@@ -60,6 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status of one command line; a stack trace reaches nobody."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        _check_encoding(given)
         make_app(given[0] if given else None)(args=given, prog_name="weir")
     except CliError as error:
         show_error(error)
@@ -83,6 +84,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
             err.print_exception()
         return ExitStatus.INTERNAL
     return ExitStatus.OK
+
+
+def _check_encoding(given: Sequence[str]) -> None:
+    """What goes into requests must be text; names of files may have any bytes.
+
+    Raises:
+        CliError: an argument that names no file is not UTF-8.
+    """
+    for at, argument in enumerate(given, start=1):
+        text = argument.encode(errors="ignore").decode()
+        if text != argument and not os.path.lexists(argument):
+            raise CliError(
+                f"argument {at}, {argument!r}: it is not UTF-8",
+                remedy="type it in a UTF-8 locale",
+                status=ExitStatus.USAGE,
+            )
 
 
 def run() -> None:

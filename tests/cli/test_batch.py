@@ -312,6 +312,11 @@ def test_results_of_a_running_batch_say_how_to_wait(
             "url: 'weir:80' is not",
         ),
         (["batch", "no-such"], ExitStatus.USAGE, "No such command"),
+        (
+            ["batch", "status", "b\udcff"],
+            ExitStatus.USAGE,
+            "argument 3, 'b\\udcff': it is not UTF-8",
+        ),
     ],
 )
 def test_wrong_usage_is_named(
