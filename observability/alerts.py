@@ -166,10 +166,12 @@ ALERTS = (
     ),
     Alert(
         name=CONTROL_PLANE_GONE,
-        expr=_gone("weir_controlplane_requests_in_flight", CONTROL_PLANE_GONE),
+        # Replicas without a database are scraped as before, and answer nobody else.
+        expr="max(weir_controlplane_database_up) == 0\n"
+        f"or ({_gone('weir_controlplane_requests_in_flight', CONTROL_PLANE_GONE)})",
         hold="2m",
         severity="critical",
-        summary="No replica of the control plane answers",
+        summary="No replica of the control plane answers, or none reaches the database",
         description="Files and batches cannot be reached, and batch work ends when its leases do. "
         "Online requests are answered as before.",
     ),

@@ -6,13 +6,14 @@ import asyncio
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse, PlainTextResponse
-from prometheus_client import REGISTRY, generate_latest
+from prometheus_client import REGISTRY, Gauge, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from weir_controlplane.services import ServicesDep
+from weir_controlplane.services import Services, ServicesDep
 from weir_controlplane.store.database import OUTAGES
 
 READY_WITHIN_S = 2.0
+DATABASE_UP = Gauge("weir_controlplane_database_up", "1 while the database answers this replica.")
 router = APIRouter()
 
 
@@ -25,10 +26,8 @@ async def healthz() -> dict[str, str]:
 @router.get("/readyz")
 async def readyz(services: ServicesDep) -> JSONResponse:
     """The database answers."""
-    try:
-        async with asyncio.timeout(READY_WITHIN_S):
-            await services.database.now_s()
-    except OUTAGES as error:
+    error = await _outage(services)
+    if error is not None:
         return JSONResponse(
             {"status": "not ready", "database": type(error).__name__},
             status_code=503,
@@ -39,6 +38,20 @@ async def readyz(services: ServicesDep) -> JSONResponse:
 
 @router.get("/metrics")
 async def metrics(services: ServicesDep) -> PlainTextResponse:
-    """Prometheus metrics: the process's own and those of this application."""
+    """Prometheus metrics: the process's own and those of this application.
+
+    The database is asked each time: a replica without one is scraped as before, and serves nobody.
+    """
+    DATABASE_UP.set(await _outage(services) is None)
     page = generate_latest(REGISTRY) + generate_latest(services.metrics)
     return PlainTextResponse(page, media_type=CONTENT_TYPE_LATEST)
+
+
+async def _outage(services: Services) -> Exception | None:
+    """Why the database does not answer within `READY_WITHIN_S`; None when it does."""
+    try:
+        async with asyncio.timeout(READY_WITHIN_S):
+            await services.database.now_s()
+    except OUTAGES as error:
+        return error
+    return None

@@ -14,6 +14,8 @@ from tests.support.postgres import PostgresServer
 from weir_controlplane.store import database as database_module
 from weir_controlplane.store.database import Database
 
+UP = "\nweir_controlplane_database_up"
+
 
 @pytest.mark.postgres
 async def test_while_postgres_restarts_clients_are_told_to_come_back(tmp_path: Path) -> None:
@@ -39,6 +41,7 @@ async def test_while_postgres_restarts_clients_are_told_to_come_back(tmp_path: P
                 assert refused.status_code == 503
                 assert (await raw.get("/readyz")).status_code == 503
                 assert (await raw.get("/healthz")).status_code == 200
+                assert f"{UP} 0.0" in (await raw.get("/metrics")).text
                 server.start()
 
                 async def back() -> bool:
@@ -48,6 +51,7 @@ async def test_while_postgres_restarts_clients_are_told_to_come_back(tmp_path: P
                         return False
 
                 await eventually(back)
+                assert f"{UP} 1.0" in (await raw.get("/metrics")).text
                 assert [item.id async for item in client.files.list()] == [file.id]
     finally:
         server.close()

@@ -244,6 +244,16 @@ def test_an_operator_of_which_no_replica_is_left_is_missed(tmp_path: Path) -> No
     assert not firing_at({"up": "1x10"}, "WeirOperatorWithoutLeader", "9m", tmp_path)
 
 
+def test_replicas_that_are_scraped_and_have_no_database_are_missed(tmp_path: Path) -> None:
+    scraped = of_pods("weir_controlplane_requests_in_flight", a="0x60", b="0x60")
+    away = of_pods("weir_controlplane_database_up", a="1x5 0x20 1x20", b="1x3 0x25 1x20")
+    assert not firing_at({**scraped, **away}, "WeirControlPlaneGone", "7m", tmp_path)
+    assert firing_at({**scraped, **away}, "WeirControlPlaneGone", "9m", tmp_path)
+    assert not firing_at({**scraped, **away}, "WeirControlPlaneGone", "27m", tmp_path)
+    one = of_pods("weir_controlplane_database_up", a="0x60", b="1x60")
+    assert not firing_at({**scraped, **one}, "WeirControlPlaneGone", "9m", tmp_path)
+
+
 def test_every_alert_names_a_runbook_that_says_what_to_do() -> None:
     for alert in ALERTS:
         page, _, anchor = alert.manifest()["annotations"]["runbook"].partition("#")
