@@ -28,6 +28,7 @@ def latency(metric: str, long_name: str) -> Panel:
         title=f"{metric.upper()} against its objective",
         description=f"{long_name} of streamed online requests, where responses leave.",
         unit="s",
+        width=8,
         queries=[*quantiles, *objectives],
     )
 
@@ -35,6 +36,7 @@ def latency(metric: str, long_name: str) -> Panel:
 LATENCY = (
     latency("ttft", "Time to the first token"),
     latency("tbt", "Time between tokens"),
+    latency("tpot", "Time per output token, counted from the first,"),
 )
 ROOM = (
     Panel(

@@ -24,7 +24,8 @@ from weir_operator.metrics import OperatorMetrics
 
 SLO = (
     '[{"metric": "ttft", "statistic": "p99", "threshold_s": 5},'
-    ' {"metric": "tbt", "statistic": "p99", "threshold_s": 2}]'
+    ' {"metric": "tbt", "statistic": "p99", "threshold_s": 2},'
+    ' {"metric": "tpot", "statistic": "mean", "threshold_s": 2}]'
 )
 AGENT = {"service": "default", "agent": "agent-1"}
 UNSERVED = "nobodys-model"

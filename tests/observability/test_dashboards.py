@@ -24,6 +24,7 @@ from tests.support.prometheus import PrometheusServer
 from tests.support.stack import MODEL
 from tests.support.waiting import eventually
 from weir_agent.metrics import AgentMetrics
+from weir_engine.config import Metric
 from weir_operator.metrics import OperatorMetrics
 
 OPERATIONS = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
@@ -244,6 +245,18 @@ def test_expressions_name_known_metrics_only() -> None:
     named = {name for expr in expressions.values() for name in re.findall(r"\bweir_\w+", expr)}
     assert named - known == set()
     assert len(named) > 30
+
+
+@pytest.mark.parametrize("metric", Metric)
+def test_a_service_shows_every_latency_that_an_objective_can_be_of(metric: Metric) -> None:
+    """An alert of missed objectives leads there."""
+    (panel,) = (p for p in BOARDS["service"].panels if p.title.startswith(metric.upper()))
+    shown = " ".join(query.expr for query in panel.queries)
+    for name in (
+        f"weir_online_{metric}_seconds_bucket",
+        f'weir_slo_measured_seconds{{metric="{metric}"',
+    ):
+        assert name in shown
 
 
 @pytest.mark.parametrize("name", BOARDS)
