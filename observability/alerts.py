@@ -165,6 +165,16 @@ ALERTS = (
         description="It is restarted with a growing pause; the agent's log has the reason.",
     ),
     Alert(
+        name="WeirEngineDiesOften",
+        # Back within seconds it is never down for long, or between two scrapes.
+        expr="max by (service, agent) (increase(weir_engine_restarts_total[30m])) > 3",
+        hold="1m",
+        severity="critical",
+        summary="The engine of {{ $labels.agent }} dies again and again",
+        description='{{ $value | printf "%.0f" }} deaths in half an hour. Each breaks off the '
+        "online requests that it had begun. The agent's log has the reason.",
+    ),
+    Alert(
         name=CONTROL_PLANE_GONE,
         # Replicas without a database are scraped as before, and answer nobody else.
         expr="max(weir_controlplane_database_up) == 0\n"

@@ -108,6 +108,16 @@ CASES: Mapping[str, Case] = {
         quiet_at="9m",
         quiet={f"weir_engine_up{{{POD}}}": "1x5 0x2 1x20"},
     ),
+    # Back before it is down for long: of every four minutes it serves three.
+    "WeirEngineDiesOften": Case(
+        fires={
+            f"weir_engine_up{{{POD}}}": "1x9 _ 1 1 1 _ 1 1 1 _ 1 1 1 _ 1x20",
+            f"weir_engine_restarts_total{{{POD}}}": "0x9 _ 1 1 1 _ 2 2 2 _ 3 3 3 _ 4x20",
+        },
+        at="26m",
+        quiet_at="22m",
+        quiet={f"weir_engine_restarts_total{{{POD}}}": "0x9 _ 1 1 1 _ 2 2 2 _ 3x40"},
+    ),
     "WeirControlPlaneGone": Case(
         fires=of_pods("weir_controlplane_requests_in_flight", a="0x10 stale"),
         at="15m",
