@@ -15,6 +15,7 @@ from typing import Any
 from weir_agent.engine import OfflineLine
 from weir_agent.latency import TOKENS, TokenCount
 from weir_agent.vllm_bridge.final_text import FinalText
+from weir_agent.vllm_bridge.grammar_check import GrammarCheck
 from weir_agent.vllm_bridge.messages import ONLINE_TAG, RequestTag
 from weir_agent.vllm_bridge.render_turn import RenderTurn
 
@@ -109,9 +110,13 @@ class OnlineView(_View):
 class OfflineView(_View):
     """What runs batch lines; every call happens on behalf of the line in ``CURRENT``."""
 
-    def __init__(self, client: Any, final_text: FinalText) -> None:
+    def __init__(
+        self, client: Any, final_text: FinalText, grammars: GrammarCheck | None = None
+    ) -> None:
+        """``grammars`` is asked before vLLM reads a line's grammar; None: nobody is."""
         super().__init__(client)
         self._final_text = final_text
+        self._grammars = grammars
 
     async def generate(
         self,
@@ -125,11 +130,14 @@ class OfflineView(_View):
         Raises:
             PermissionError: no line is being executed.
             NotImplementedError: a kind of request that could carry a class of its own.
+            VLLMValidationError: its grammar takes too long to read.
         """
         submission = CURRENT.get()
         if submission is None:
             raise PermissionError("the offline view was called outside an offline line")
         submission.turn.over()
+        if self._grammars is not None:
+            await self._grammars.check(sampling_params)
         options["priority"] = OFFLINE_PRIORITY
         most = submission.line.most_tokens
         shortened = most is not None and sampling_params.max_tokens > most

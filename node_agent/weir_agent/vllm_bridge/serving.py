@@ -13,6 +13,7 @@ import os
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import vllm
@@ -43,6 +44,7 @@ from weir_agent.settings import AgentSettings, SettingsError
 from weir_agent.vllm_bridge.environment import start_engine_by_fork
 from weir_agent.vllm_bridge.facade import CURRENT, OfflineView, OnlineView, Submission
 from weir_agent.vllm_bridge.final_text import FinalText
+from weir_agent.vllm_bridge.grammar_check import GrammarCheck
 from weir_agent.vllm_bridge.messages import LATENCY_PROFILE
 from weir_agent.vllm_bridge.render_turn import RenderTurn
 from weir_agent.vllm_bridge.version import UnsupportedEngineError, check_config, check_version
@@ -225,7 +227,11 @@ async def _with_applications(
     online = build_app(args, tasks, llm.model_config)
     await init_app_state(OnlineView(llm), online.state, args, tasks)
     offline = _offline_application()
-    offline_view = OfflineView(llm, FinalText(_fast_tokenizer(llm.tokenizer)))
+    offline_view = OfflineView(
+        llm,
+        FinalText(_fast_tokenizer(llm.tokenizer)),
+        GrammarCheck(partial(_validate, llm)),
+    )
     await init_app_state(offline_view, offline.state, args, tasks)
     online.state.server = offline.state.server = _ServerFlag()
     names = args.served_model_name or [args.model]
@@ -240,6 +246,16 @@ async def _with_applications(
     return VllmEngine(
         llm, identity=identity, app=_guarded(online, args), offline_app=offline, models=models
     )
+
+
+def _validate(llm: Any, params: Any) -> None:
+    """What vLLM does with the parameters of a request before it takes it in.
+
+    Raises:
+        ValueError: they are not valid.
+    """
+    outputs_config = llm.vllm_config.structured_outputs_config
+    params.verify(llm.model_config, None, outputs_config, llm.tokenizer)
 
 
 def _fast_tokenizer(tokenizer: Any) -> Any:

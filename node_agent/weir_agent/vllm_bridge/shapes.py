@@ -127,6 +127,9 @@ _PARAMETERS = (
     "stop",
     "logprobs",
     "prompt_logprobs",
+    "structured_outputs",
+    "clone",
+    "verify",
 )
 
 
