@@ -15,6 +15,8 @@ from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import StructuredOutputsParams
 
 from tests.agent.test_facade import line
+from tests.bridge.engine_host import Ask, EngineHost, numbers, text
+from tests.bridge.test_engine_outputs import POLICY
 from weir_agent.vllm_bridge.facade import CURRENT, OfflineView, Submission
 from weir_agent.vllm_bridge.final_text import FinalText
 from weir_agent.vllm_bridge.grammar_check import GrammarCheck
@@ -115,3 +117,34 @@ def test_what_never_ends_is_given_up_and_others_are_read_meanwhile() -> None:
         asyncio.run(asyncio.wait_for(run(), 30))
     finally:
         end.set()
+
+
+def test_a_line_is_told_that_its_grammar_is_at_fault(
+    host: EngineHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that cannot be compiled, and one that nothing satisfies: vLLM says only "error"."""
+    driver = host.use_weir({"policy": POLICY})
+    manager = host.core.structured_output_manager
+    compiled = manager._create_grammar
+
+    def compile_grammar(request: Any) -> Any:  # noqa: ANN401 - vLLM is not typed
+        if request.request_id.startswith("broken"):
+            raise RuntimeError("check failed")
+        return compiled(request)
+
+    monkeypatch.setattr(manager, "_create_grammar", compile_grammar)
+    itself = {"$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}]}}, "$ref": "#/$defs/a"}
+    for name, shape in (("broken", {"regex": "[ab]{8}"}), ("empty", {"json": itself})):
+        params = {"structured_outputs": StructuredOutputsParams(**shape)}
+        host.add(Ask(id=name, prompt=text(numbers(9), 30), offline=True, params=params))
+    ends: dict[str, tuple[Any, Any]] = {}
+    deadline_s = time.monotonic() + 60
+    while len(ends) < 2 and time.monotonic() < deadline_s:
+        for result in host.engine.step():
+            if result.finished:
+                output = result.outputs[0]
+                ends[result.request_id] = (output.finish_reason, output.stop_reason)
+    assert [end for end, _ in ends.values()] == ["error", "error"]
+    assert "cannot be compiled" in ends["broken"][1]
+    assert "allows no token here" in ends["empty"][1]
+    assert driver.telemetry()["requests"] == 0

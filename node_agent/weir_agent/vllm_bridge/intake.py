@@ -5,10 +5,11 @@ Requests that wait for a compiled grammar are kept back here until it is ready.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import structlog
 from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine import FinishReason
 from vllm.v1.request import RequestStatus
 
 from weir_agent.vllm_bridge.base import VllmScheduler
@@ -20,6 +21,15 @@ from weir_engine.ids import RequestClass, RequestId
 from weir_engine.request import Request
 
 _log = structlog.get_logger(__name__)
+
+NOT_COMPILED: Final = (
+    "the grammar of the structured output cannot be compiled: make it simpler, and look in the "
+    "engine's log for what the compiler says"
+)
+NOTHING_FITS: Final = (
+    "the grammar of the structured output allows no token here: nothing may satisfy it, as where a "
+    "part is made of itself alone"
+)
 
 
 class Intake:
@@ -110,11 +120,12 @@ class Intake:
         late = {} if self._grammars is None else self._grammars.give_up()
         for request_id in late.keys() & self.blocked.keys():
             self._refuse(self.blocked[request_id], late[request_id])
-        ready = [
-            request
-            for request in self.blocked.values()
-            if self._vllm._handle_blocked_waiting_request(request)  # noqa: SLF001 - vLLM's own test
-        ]
+        ready = []
+        for request in self.blocked.values():
+            if self._vllm._handle_blocked_waiting_request(request):  # noqa: SLF001 - vLLM's own test
+                ready.append(request)
+            elif request.request_id in self._vllm.grammar_compile_error_reqs:
+                self._refused.setdefault(request.request_id, NOT_COMPILED)
         for request in ready:
             del self.blocked[request.request_id]
             self._vllm.deferred_waiting.discard(request)
@@ -135,13 +146,15 @@ class Intake:
             self.online -= request.is_online
 
     def explain(self, outputs: Mapping[int, Any]) -> None:
-        """Write into the last outputs of refused requests why; the agent reads it there."""
-        if not self._refused:
-            return
+        """Write into the last outputs of what ends with an error why; the agent reads it there."""
         for batch in outputs.values():
             for output in batch.outputs:
                 if output.request_id in self._refused:
                     output.stop_reason = self._refused[output.request_id]
+                elif output.finish_reason is FinishReason.ERROR and output.new_token_ids:
+                    output.stop_reason = (
+                        NOTHING_FITS  # vLLM ends with such a token for nothing else
+                    )
         self._refused.clear()  # whoever is not among them had ended before
 
     def _refuse(self, request: Any, reason: str) -> None:
