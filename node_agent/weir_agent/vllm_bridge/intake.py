@@ -149,12 +149,12 @@ class Intake:
         """Write into the last outputs of what ends with an error why; the agent reads it there."""
         for batch in outputs.values():
             for output in batch.outputs:
+                if output.finish_reason is not FinishReason.ERROR:
+                    continue
                 if output.request_id in self._refused:
                     output.stop_reason = self._refused[output.request_id]
-                elif output.finish_reason is FinishReason.ERROR and output.new_token_ids:
-                    output.stop_reason = (
-                        NOTHING_FITS  # vLLM ends with such a token for nothing else
-                    )
+                elif output.new_token_ids:  # vLLM ends with such a token for nothing else
+                    output.stop_reason = NOTHING_FITS
         self._refused.clear()  # whoever is not among them had ended before
 
     def _refuse(self, request: Any, reason: str) -> None:
