@@ -22,19 +22,31 @@ MOST_S: Final = 0.25
 _PATIENCE: Final = 20  # times as long in all: where processors are busy a thread waits for its turn
 _MOST_THREADS: Final = 2  # one that reads, and one that takes too long: nothing can stop it
 _MOST_KNOWN: Final = 1_000  # lines of a batch mostly share theirs
+_TOO_LONG: Final = (
+    "the grammar of the structured output takes more than {:g} s to read: make it simpler, with "
+    "smaller bounds of repetitions in its patterns"
+)
+_NO_TURN: Final = (
+    "the grammar of the structured output was not read, because grammars of other lines take too "
+    "long: submit the line again"
+)
 
 
 class GrammarCheck:
     """Refuses grammars that take vLLM too long to read.
 
-    ``validate`` is vLLM's own; what it raises is left to vLLM, which says it again.
+    ``validate`` is vLLM's own; what it raises is left to vLLM, which says it again. ``most_s``: of
+    a processor; ``turn_s``: that a grammar waits at most while others are read.
     """
 
-    def __init__(self, validate: Callable[[Any], object], *, most_s: float = MOST_S) -> None:
+    def __init__(
+        self, validate: Callable[[Any], object], *, most_s: float = MOST_S, turn_s: float = 60.0
+    ) -> None:
         self._validate = validate
         self._most_s = most_s
+        self._turn_s = turn_s
         self._threads = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="weir-grammar-check")
-        self._is_quick: dict[bytes, bool] = {}
+        self._faults: dict[bytes, asyncio.Task[str | None]] = {}
 
     async def check(self, params: Any) -> None:
         """Returns once the grammar of a request's sampling parameters may be given to vLLM.
@@ -46,18 +58,18 @@ class GrammarCheck:
         if grammar is None:
             return
         key = hashlib.sha256(repr(grammar).encode(errors="surrogatepass")).digest()
-        if key not in self._is_quick:
-            quick = await self._try(params.clone())
-            while len(self._is_quick) >= _MOST_KNOWN:
-                self._is_quick.pop(next(iter(self._is_quick)))
-            self._is_quick[key] = quick
-        if not self._is_quick[key]:
-            raise VLLMValidationError(
-                f"the grammar of the structured output takes more than {self._most_s:g} s to read: "
-                "make it simpler, with smaller bounds of repetitions in its patterns"
-            )
+        finding = self._faults.get(key)
+        if finding is None:
+            while len(self._faults) >= _MOST_KNOWN:
+                del self._faults[next(iter(self._faults))]
+            finding = self._faults[key] = asyncio.create_task(self._fault(params.clone(), key))
+        # Other lines wait for the same answer: that this one is cancelled does not end it.
+        fault = await asyncio.shield(finding)
+        if fault is not None:
+            raise VLLMValidationError(fault)
 
-    async def _try(self, params: Any) -> bool:
+    async def _fault(self, params: Any, key: bytes) -> str | None:
+        """Why the grammar is refused; None where it is read in time."""
         loop, begun = asyncio.get_running_loop(), asyncio.Event()
 
         def took_s() -> float:
@@ -67,11 +79,15 @@ class GrammarCheck:
                 self._validate(params)
             return time.thread_time() - began_s
 
-        reading = loop.run_in_executor(self._threads, took_s)
+        reading = self._threads.submit(took_s)
         try:
-            await begun.wait()
-            await asyncio.wait({reading}, timeout=_PATIENCE * self._most_s)
-        finally:
-            if not reading.done():
-                reading.cancel()  # one that has not begun never will
-        return not reading.cancelled() and reading.result() <= self._most_s
+            await asyncio.wait_for(begun.wait(), self._turn_s)
+        except TimeoutError:
+            reading.cancel()
+            _ = self._faults.pop(key, None)  # of this one nothing is known
+            return _NO_TURN
+        answer = asyncio.wrap_future(reading)
+        await asyncio.wait({answer}, timeout=_PATIENCE * self._most_s)
+        if answer.done() and answer.result() <= self._most_s:
+            return None
+        return _TOO_LONG.format(self._most_s)

@@ -230,7 +230,7 @@ async def _with_applications(
     offline_view = OfflineView(
         llm,
         FinalText(_fast_tokenizer(llm.tokenizer)),
-        GrammarCheck(partial(_validate, llm)),
+        GrammarCheck(partial(_validate, llm), turn_s=settings.grammar_timeout_s),
     )
     await init_app_state(offline_view, offline.state, args, tasks)
     online.state.server = offline.state.server = _ServerFlag()
