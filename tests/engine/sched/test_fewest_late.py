@@ -195,3 +195,17 @@ def test_the_scheduler_counts_who_came_before(before: int, expected: list[str]) 
         engine.add(request(f"p{i}", online=True, prompt=tokens, output=1, at=i / 1000))
     engine.run()
     assert [name for name in engine.ended if name.startswith("p")] == expected
+
+
+def test_in_an_overload_a_few_prompts_are_looked_at_and_not_all() -> None:
+    """Half have waited for two thresholds; with two of these all of the others are late."""
+    waiting = [request(f"{i:04}", online=True, prompt=600, at=i / 1000) for i in range(4_000)]
+    asked: list[str] = []
+
+    def tokens_left(found: Request) -> int:
+        asked.append(found.id)
+        return found.remaining_tokens
+
+    order = SECOND.order(waiting, 4.0, TOKEN_S, tokens_left)
+    assert [found.id for found in order] == [found.id for found in waiting]
+    assert len(asked) == 2
