@@ -503,6 +503,17 @@ class TestTailTtft:
             account.on_first_token(0.9, offline_delay_s=0.1)
         assert account.step_limit(load()).seconds == pytest.approx(0.2, rel=0.01)
 
+    def test_the_last_four_hundred_requests_make_the_tail(self) -> None:
+        def limit_s(slow: int, fast: int) -> float:
+            account = TailTtftAccount(slo(Metric.TTFT, "p99", 1.0))
+            for ttft_s, count in ((0.95, slow), (0.8, fast)):
+                for _ in range(count):
+                    account.on_first_token(ttft_s, offline_delay_s=0.0)
+            return account.step_limit(load()).seconds
+
+        assert limit_s(40, 390) < 0.5 * limit_s(0, 400)
+        assert limit_s(40, 400) == pytest.approx(limit_s(0, 400))
+
     @pytest.mark.parametrize(
         ("reference_s", "spent_s"), [(0.96, 0.65 * 0.04), (0.9, 0.07), (0.7, 0.27)]
     )
