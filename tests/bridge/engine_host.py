@@ -188,6 +188,17 @@ class EngineHost:
             done.update(finished)
         return done
 
+    def ends(self, count: int) -> dict[str, tuple[Any, Any]]:
+        """Finish reason and stop reason of the next ``count`` requests that end within a minute."""
+        ends: dict[str, tuple[Any, Any]] = {}
+        deadline_s = time.monotonic() + 60
+        while len(ends) < count and time.monotonic() < deadline_s:
+            for result in self.engine.step():
+                if result.finished:
+                    output = result.outputs[0]
+                    ends[result.request_id] = (output.finish_reason, output.stop_reason)
+        return ends
+
     def abort_all(self) -> None:
         """Leave nothing behind."""
         ids = list(self.engine.output_processor.request_states)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -240,13 +239,7 @@ def test_a_line_ends_when_its_grammar_is_not_compiled_in_time(
         params = {"structured_outputs": StructuredOutputsParams(regex="[ab]{8}")}
         ask = Ask(id=name, prompt=text(rng, 30), output=8, offline=offline, params=params)
         host.add(ask)
-    ends: dict[str, tuple[Any, Any]] = {}
-    deadline_s = time.monotonic() + 60
-    while len(ends) < 3 and time.monotonic() < deadline_s:
-        for result in host.engine.step():
-            if result.finished:
-                output = result.outputs[0]
-                ends[result.request_id] = (output.finish_reason, output.stop_reason)
+    ends = host.ends(3)
     go_on.set()
     assert ends["endless"][0] == "error"
     assert "took more than 3 s to compile" in ends["endless"][1]

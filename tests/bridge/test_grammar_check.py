@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-import time
 from collections.abc import AsyncGenerator
 from types import SimpleNamespace
 from typing import Any
@@ -189,13 +188,7 @@ def test_a_line_is_told_that_its_grammar_is_at_fault(
     for name, shape in (("broken", {"regex": "[ab]{8}"}), ("empty", {"json": itself})):
         params = {"structured_outputs": StructuredOutputsParams(**shape)}
         host.add(Ask(id=name, prompt=text(numbers(9), 30), offline=True, params=params))
-    ends: dict[str, tuple[Any, Any]] = {}
-    deadline_s = time.monotonic() + 60
-    while len(ends) < 2 and time.monotonic() < deadline_s:
-        for result in host.engine.step():
-            if result.finished:
-                output = result.outputs[0]
-                ends[result.request_id] = (output.finish_reason, output.stop_reason)
+    ends = host.ends(2)
     assert [end for end, _ in ends.values()] == ["error", "error"]
     assert "cannot be compiled" in ends["broken"][1]
     assert "allows no token here" in ends["empty"][1]

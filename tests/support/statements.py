@@ -1,7 +1,7 @@
 """SQL statements, compiled once for all databases of a run instead of once for each test.
 
 SQLAlchemy keeps what it compiled for one engine; most tests make an engine of their own and would
-compile a hundred statements again, a seventh of their processor time.
+compile a hundred statements again.
 """
 
 from functools import cache

@@ -1,7 +1,7 @@
 """Grammars of batch lines are tried in a thread before vLLM reads them where online is served.
 
-vLLM validates each in the loop of its server. A pattern of some fifty bytes can take minutes there,
-and no online request of the pod would move meanwhile.
+vLLM validates each in the loop of its server. A pattern of some fifty bytes can take half a
+minute there, and no online request of the pod would move meanwhile.
 """
 
 from __future__ import annotations

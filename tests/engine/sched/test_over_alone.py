@@ -1,19 +1,14 @@
 """Accounts without an objective: what a step may take is a share of what online has alone."""
 
-from typing import Any
-
 import pytest
 
+from tests.engine.sched.loads import load
 from tests.engine.sched.mini_engine import exact_model
 from weir_engine.sched.account import OnlineLoad, StepTimes
 from weir_engine.sched.budget import SloBudget
 from weir_engine.sched.over_alone import TbtOverAlone, TtftOverAlone
 
 C0_S = 0.01
-
-
-def load(now_s: float = 0.0, **fields: Any) -> OnlineLoad:  # noqa: ANN401 - any field of it
-    return OnlineLoad(now_s=now_s, idle_step_s=C0_S, **fields)
 
 
 def test_nothing_is_added_to_a_decoder_s_step_before_its_pace_is_known() -> None:
