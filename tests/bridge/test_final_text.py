@@ -110,6 +110,24 @@ def test_the_first_space_of_an_answer_stays() -> None:
     assert at_once(words, [end] * 99, [sea]) == "sea"  # as at the beginning of a text
 
 
+@pytest.mark.parametrize("kind", TOKENIZERS)
+@pytest.mark.parametrize("before", ["", "ab é"])
+def test_a_character_that_the_prompt_begins_and_the_answer_completes_is_of_the_answer(
+    kind: str, before: str
+) -> None:
+    """Online vLLM repeats the whole prompt before it then: that is no part of the answer."""
+    tokenizer, first = TOKENIZERS[kind]()
+    begun, rest = [*before.encode(), *"€".encode()[:2]], [*"€".encode()[2:], *b"d"]
+    answer = at_once(tokenizer, [first + byte for byte in begun], [first + byte for byte in rest])
+    assert answer == "€d"
+
+
+def test_what_the_prompt_ends_with_is_no_part_of_the_answer() -> None:
+    """Neither the sign for what is no character nor half of one that nothing completes."""
+    assert at_once(of_bytes()[0], [*"ab\N{REPLACEMENT CHARACTER}".encode()], [*b"cd"]) == "cd"
+    assert at_once(of_bytes()[0], [*b"ab", *"€".encode()[:2]], [*b"cd"]) == "cd"
+
+
 def test_the_token_that_stopped_an_answer_is_no_text_unless_it_was_asked_for() -> None:
     hello = list(b"hello.")
     assert at_once(of_bytes()[0], [1], hello, "stop") == "hello"

@@ -8,6 +8,7 @@ them again for every one: 0.7 ms after 6,000 tokens, for as long as that goes on
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any, Final
 
 from vllm.sampling_params import RequestOutputKind
@@ -69,14 +70,20 @@ class FinalText:
     def _continued(
         self, prompt: Sequence[int], tokens: Sequence[int], *, skip_special: bool
     ) -> str:
-        """What the tokens add to the prompt's end: some decoders drop a text's first space."""
-        for count in _CONTEXT_TOKENS:
+        """What the tokens add to the prompt's end: some decoders drop a text's first space.
+
+        A character that a prompt of token ids begins and they complete is theirs.
+        """
+        for count, cut in product(_CONTEXT_TOKENS, range(_BYTES_OF_A_CHARACTER)):
             end = list(prompt[-count:])
-            before = self._decoded(end, skip_special=skip_special)
-            if before and not before.endswith(_HALF):
-                whole = self._decoded([*end, *tokens], skip_special=skip_special)
-                if whole.startswith(before):
-                    return whole[len(before) :]
+            whole_characters = end[: len(end) - cut]
+            before = self._decoded(whole_characters, skip_special=skip_special)
+            if before.endswith(_HALF) or not (before or cut == len(prompt)):
+                continue
+            text = self._decoded([*end, *tokens], skip_special=skip_special)
+            for known in (self._decoded(end, skip_special=skip_special), before):
+                if text.startswith(known):
+                    return text[len(known) :]
         return self._decoded(tokens, skip_special=skip_special)
 
     def _decoded(self, tokens: Sequence[int], *, skip_special: bool) -> str:
