@@ -16,7 +16,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from weir_cli.errors import CliError, ExitStatus, UnavailableError
+from weir_cli.errors import CliError, ExitStatus, RefusedError, UnavailableError
 from weir_cli.models import ApiKey, Batch, KeyRequest, NewApiKey, Tenant
 from weir_cli.settings import ClientSettings
 
@@ -76,6 +76,10 @@ class Api:
             "POST", "/v1/files", data={"purpose": "batch"}, files={"file": (name, content)}
         )
         return str(answer.get("id"))
+
+    def delete_file(self, file_id: str) -> None:
+        """Deletes a file."""
+        self.call("DELETE", f"/v1/files/{_segment(file_id)}")
 
     def create_batch(
         self, input_file_id: str, endpoint: str, window: str, metadata: Mapping[str, str]
@@ -229,7 +233,7 @@ class Api:
             503: "try again in a minute: it is busy, or waits for its database or file store",
             507: "try again when its file store has room again",
         }
-        kind = UnavailableError if response.status_code >= SERVER_ERROR else CliError
+        kind = UnavailableError if response.status_code >= SERVER_ERROR else RefusedError
         return kind(
             f"refused ({response.status_code}): {_error_message(response)}",
             remedy=remedies.get(response.status_code),

@@ -6,8 +6,8 @@ import os
 import secrets
 import stat
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, BinaryIO
@@ -17,7 +17,7 @@ from rich.table import Table
 
 from weir_cli.api import Api
 from weir_cli.console import err, out, transfer_bar
-from weir_cli.errors import CliError, ExitStatus
+from weir_cli.errors import CliError, ExitStatus, RefusedError
 from weir_cli.input_file import endpoint_of_first_line, name_of, opened, unchanging
 from weir_cli.models import Batch
 from weir_cli.settings import client_settings
@@ -62,7 +62,7 @@ def submit(  # noqa: PLR0913 - flags are arguments
             size = os.fstat(content.fileno()).st_size
             with bar.wrap_file(content, total=size, description="uploading") as counted:
                 file_id = api.upload(name_of(file), unchanging(file, counted, size))
-        batch = api.create_batch(file_id, first_endpoint, window, pairs)
+        batch = _created(api, file_id, first_endpoint, window, pairs)
         out.print(batch.id, markup=False)
         if wait:
             _finish(follow(api, batch), f"what is finished: weir batch results {batch.id}")
@@ -137,6 +137,22 @@ def results(
             )
         which = "the lines without a result" if batch.output_file_id else "it"
         _finish(batch, f"submit {which} again")
+
+
+def _created(
+    api: Api, file_id: str, endpoint: str, window: str, metadata: Mapping[str, str]
+) -> Batch:
+    """The batch of an uploaded file.
+
+    Raises:
+        RefusedError: there will be none; the file has gone again.
+    """
+    try:
+        return api.create_batch(file_id, endpoint, window, metadata)
+    except RefusedError:
+        with suppress(CliError):
+            api.delete_file(file_id)
+        raise
 
 
 def _ended(batch: Batch) -> Batch:

@@ -29,5 +29,9 @@ class CliError(Exception):
         self.status = status
 
 
+class RefusedError(CliError):
+    """The control plane has read the call and did nothing."""
+
+
 class UnavailableError(CliError):
     """The control plane gives no answer now, or none of use: the same call may succeed later."""

@@ -119,6 +119,28 @@ def test_a_repeated_create_carries_the_same_key(server: Server, input_file: Path
     assert len(keys) == 1
 
 
+def test_the_file_of_a_refused_batch_goes_again(
+    server: Server, input_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.on("POST /v1/files", ok({"id": "file-in"}))
+    server.on("POST /v1/batches", refusal(400, message="completion_window: give 24h"))
+    server.on("DELETE /v1/files/file-in", ok({"deleted": True}))
+    assert main(["batch", "submit", str(input_file), "--window", "1s"]) == ExitStatus.REFUSED
+    assert server.asked[-1].method == "DELETE"
+    server.on("DELETE /v1/files/file-in", refusal(404))
+    assert main(["batch", "submit", str(input_file), "--window", "1s"]) == ExitStatus.REFUSED
+    assert capsys.readouterr().err.count("error: refused (400): completion_window: give 24h") == 2
+
+
+def test_the_file_of_a_batch_that_may_have_been_made_stays(
+    server: Server, input_file: Path
+) -> None:
+    server.on("POST /v1/files", ok({"id": "file-in"}))
+    server.on("POST /v1/batches", httpx.Response(503))
+    assert main(["batch", "submit", str(input_file)]) == ExitStatus.REFUSED
+    assert {request.method for request in server.asked} == {"POST"}
+
+
 def test_submit_wait_follows_to_the_end(
     server: Server, input_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
