@@ -94,11 +94,8 @@ class Comings:
         for request_id in self.preempted:
             request = self._vllm.requests.get(request_id)  # None: it has ended since
             if request is not None and request.status == RequestStatus.PREEMPTED:
-                self._planner.resync(
-                    RequestId(request_id),
-                    computed_tokens=0,
-                    output_tokens=request.num_output_tokens,
-                    running=False,
+                self._planner.preempted(
+                    RequestId(request_id), output_tokens=request.num_output_tokens
                 )
         self.preempted.clear()
         self._parking.unpark()

@@ -49,10 +49,8 @@ class Planner(Protocol):
         """The step ended."""
         ...
 
-    def resync(
-        self, request_id: RequestId, *, computed_tokens: int, output_tokens: int, running: bool
-    ) -> None:
-        """Take the engine's word for a request."""
+    def preempted(self, request_id: RequestId, *, output_tokens: int) -> None:
+        """The engine took a request's blocks back without a plan."""
         ...
 
     def telemetry(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ must cover them, or batch work evicts what the next turn of a conversation would
 
 from collections import Counter, deque
 from collections.abc import Iterable
-from itertools import islice
+from itertools import accumulate, islice, takewhile
 from typing import Final
 
 from weir_engine.ids import BlockHash
@@ -125,13 +125,9 @@ class OnlineReuse:
 
     def _found_among(self, blocks: int) -> float:
         """The share of the found blocks that were among the so many left last."""
-        found = 0.0
-        for left, waited in zip(self._left, self._found, strict=False):
-            blocks -= left
-            if blocks < 0:
-                break
-            found += waited
-        return found / sum(self._found)
+        slots = zip(accumulate(self._left), self._found, strict=False)
+        among = takewhile(lambda slot: slot[0] <= blocks, slots)
+        return sum(found for _, found in among) / sum(self._found)
 
     def _advance(self, now_s: float) -> None:
         slot = int(now_s // _SLOT_S)

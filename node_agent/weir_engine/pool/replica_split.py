@@ -168,8 +168,6 @@ def _to_family(
     family = work.family[places]
     low, high = bounds
     starts = np.flatnonzero(np.r_[True, family[1:] != family[:-1], True])
-    starts = starts[(starts >= low) & (starts <= high)]
-    if not starts.size:
-        return cut
+    starts = starts[(starts >= low) & (starts <= high)]  # never empty: one end of all is within
     nearest = int(starts[np.argmin(np.abs(starts - cut))])
     return nearest if abs(sums[nearest] - sums[cut]) <= _NEAR * slice_s else cut

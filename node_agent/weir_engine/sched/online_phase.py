@@ -273,9 +273,8 @@ class OnlinePhase:
             # Free now, what they held may be evicted by the step's allocations before this one.
             sure = draft.sure_hit(self._state.kv, request, hit)
             if sure is not hit:
-                hit, tokens = sure, self._chunk(draft, request, sure.tokens, limit_s)
-                if tokens == 0:
-                    return False
+                hit = sure
+                tokens = max(tokens, self._chunk(draft, request, sure.tokens, limit_s))
         draft.admit(request, hit, tokens, reason="online-admit")
         draft.ends_prompt |= hit.tokens + tokens == request.known_tokens
         return True

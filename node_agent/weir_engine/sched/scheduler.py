@@ -35,7 +35,7 @@ from weir_engine.sched.seats import Seats
 from weir_engine.sched.settlement import Settlement
 from weir_engine.sched.state import Counters, SchedulerState
 from weir_engine.sched.step_room import StepRoom
-from weir_engine.sched.transitions import admit, advance, count_finished, end, preempt
+from weir_engine.sched.transitions import advance, count_finished, end, preempt
 
 # A decode that is held back stays back for this many steps: requests that leave and rejoin the
 # running batch cost the engine time. Where KV blocks are filled from both ends they do so anyway.
@@ -241,22 +241,18 @@ class Scheduler:
                 count_finished(state, request)
                 self._end(request)
 
-    def resync(
-        self, request_id: RequestId, *, computed_tokens: int, output_tokens: int, running: bool
-    ) -> None:
-        """Take the engine's word for a request, after the engine did not do as planned."""
-        state = self._state
-        request = state.get(request_id)
-        was_running = request_id in state.running
-        if running and not was_running:
-            admit(state, request, computed_tokens)
-        elif was_running and not running:
-            preempt(state, request)
-        request.computed_tokens = computed_tokens
+    def preempted(self, request_id: RequestId, *, output_tokens: int) -> None:
+        """The engine took a request's blocks back without a plan, as for a reset of its cache.
+
+        ``output_tokens``: what the engine says that it has produced.
+
+        Raises:
+            UnknownRequestError: it was never added, or has ended.
+        """
+        request = self._state.get(request_id)
+        if request_id in self._state.running:
+            preempt(self._state, request)
         request.output_tokens = output_tokens
-        state.inflight.stop(request_id)
-        if running:
-            state.inflight.start(request, computed_tokens)
 
     def telemetry(self) -> dict[str, Any]:
         """Sums and levels as plain types; fixed size."""

@@ -259,3 +259,11 @@ def test_ranks_rise_with_the_count_and_stay_bounded() -> None:
     ]
     assert wanted == sorted(wanted)
     assert max(wanted) == policy.ranks - 2  # the last one is the guard's
+
+
+def test_a_block_freed_twice_is_a_defect() -> None:
+    blocks = ClassedFreeList(_BLOCKS, policy=ClassedEviction())
+    block = blocks.popleft()
+    blocks.append_wanted([block], [3])
+    with pytest.raises(InvariantError, match=f"block {block} was freed twice, {_BLOCKS} are free"):
+        blocks.append_wanted([block], [3])

@@ -244,3 +244,11 @@ def test_it_holds_nearly_all_that_is_found_and_nothing_that_is_held(
     least = sum(at_s - at <= 2 * window_s - 4 for at in left_at.values())
     most = sum(at_s - at <= 2 * window_s + 4 for at in left_at.values())
     assert least <= kept <= most
+
+
+def test_what_comes_back_after_an_hour_was_not_waited_for() -> None:
+    reuse = OnlineReuse(TOTAL)
+    turn(reuse, conversation(1, 10), 0.0)
+    reuse.asked(conversation(1, 10), 4000.0)
+    reuse.left(conversation(1, 10), 4000.0)
+    assert reuse.kept_blocks(4001.0) == 0

@@ -1,6 +1,7 @@
 """The fit: a non-negative solution that nothing improves, whatever the columns."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,3 +59,9 @@ def test_the_reservoir_is_bounded_and_drops_the_kind_unseen_for_longest() -> Non
     assert sorted(seconds) == [6.0, 7.0, 8.0, 9.0]
     assert len(reservoir) == 4
     assert reservoir.added == 10
+
+
+def test_rows_that_count_nothing_leave_the_prior() -> None:
+    features = np.column_stack([np.ones(3)])
+    fitted = fit_relative(features, np.full(3, 0.02), np.zeros(3), np.array([0.01]))
+    assert fitted[0] == pytest.approx(0.02)  # scaled to the rows, as where they tell nothing

@@ -121,3 +121,12 @@ def test_without_a_tree_a_requests_own_lengths_say_its_side() -> None:
     assert (short.side, long.side) == (Side.LEFT, Side.RIGHT)
     assert short.held_tokens == 105.0
     assert long.density < 1.0 < short.density
+
+
+def test_who_has_ended_holds_no_memory_however_many_there_were() -> None:
+    order = _scanner(300, 0)
+    for request in order.candidates(300, 0.0):
+        _admit(order, request)
+        request.move(RequestState.FINISHED)
+        assert len(order._running) <= 64
+    assert order.held_tokens() == {Side.LEFT: 0.0, Side.RIGHT: 0.0}

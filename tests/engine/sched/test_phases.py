@@ -4,7 +4,7 @@ import pytest
 
 from tests.engine.sched.mini_engine import BLOCK, STEP_S, TOKEN_S, MiniEngine, request
 from weir_engine.config import Metric, Policy, Slo
-from weir_engine.errors import ConfigError, DuplicateRequestError, StateError
+from weir_engine.errors import DuplicateRequestError, StateError
 from weir_engine.kv.view import PrefixHit
 from weir_engine.pool.offline_pool import OfflinePool
 from weir_engine.request import RequestState
@@ -302,6 +302,38 @@ def test_many_that_are_longer_than_the_threshold_hide_no_shorter_one(
     assert set(engine.ended) == {f"small{number}" for number in range(4)}
 
 
+def test_a_few_that_are_longer_than_the_threshold_hide_nobody() -> None:
+    """Those that a step looks at are enough, for most of them fit."""
+    engine = MiniEngine(policy=Policy(offline_kv_blocks=30, offline_seq_slots=8))
+    engine.add(request("large", online=False, prompt=32 * BLOCK))
+    for number in range(100):
+        engine.add(request(f"small{number}", online=False, prompt=8, at=0.001))
+    assert len(tokens_of(engine.step())) == 8
+
+
+def test_beside_decoders_that_fill_the_limit_a_prompt_moves_a_block_at_a_time() -> None:
+    tpot_5ms = Slo(metric=Metric.TPOT, statistic="p99", threshold_s=0.005)  # a step takes 10
+    ttft = Slo(metric=Metric.TTFT, statistic="p99", threshold_s=0.010)
+    engine = MiniEngine(slos=(ttft, tpot_5ms), preset="echo")
+    decoding_online(engine)
+    for name in ("first", "next"):
+        prompt = request(name, online=True, prompt=2 * BLOCK, output=1, at=engine.now_s)
+        engine.add(prompt)
+    plans = [tokens_of(engine.step()) for _ in range(4)]
+    assert plans == [{"on": 1, name: BLOCK} for name in ("first", "first", "next", "next")]
+
+
+def test_a_begun_prompt_that_is_late_anyway_lets_one_pass_that_is_not() -> None:
+    """Decision 26: the fewest are late."""
+    ttft = Slo(metric=Metric.TTFT, statistic="p50", threshold_s=0.080)
+    engine = MiniEngine(slos=(ttft,), blocks=200)
+    engine.add(request("long", online=True, prompt=150))
+    engine.step()
+    engine.add(request("short", online=True, prompt=64, output=1, at=engine.now_s))
+    plans = [tokens_of(engine.step()) for _ in range(3)]
+    assert plans == [{"short": 64}, {"long": 64}, {"long": 22}]
+
+
 def test_a_request_that_may_become_too_long_runs_when_it_is_alone() -> None:
     """Its bound is the model's context, its answer is short."""
     engine = MiniEngine(blocks=64, policy=Policy(offline_kv_blocks=30, offline_seq_slots=8))
@@ -445,11 +477,6 @@ def test_the_state_machine_has_no_way_back_from_the_end() -> None:
     ended.move(RequestState.FINISHED)
     with pytest.raises(StateError, match="FINISHED cannot become RUNNING"):
         ended.move(RequestState.RUNNING)
-
-
-def test_a_wrong_policy_names_the_field() -> None:
-    with pytest.raises(ConfigError, match="offline_kv_blocks"):
-        Policy(offline_kv_blocks=-1, offline_seq_slots=0)
 
 
 def test_shared_blocks_of_an_aborted_leader_do_not_hold_its_siblings() -> None:

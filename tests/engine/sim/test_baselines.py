@@ -7,12 +7,13 @@ import pytest
 from tests.engine.sim.runs import SHAPE, SLOS, Watched, offline, online, replica, watching
 from weir_engine.config import EngineShape
 from weir_engine.errors import ConfigError
-from weir_engine.ids import RequestId
+from weir_engine.ids import RequestClass, RequestId
 from weir_engine.kv.manager import KvManager
 from weir_engine.sim.baselines import AimdSettings, AimdWindow, StockScheduler
 from weir_engine.sim.loop import Window
 from weir_engine.sim.records import RequestRecord, SimResult
 from weir_engine.sim.replica import PlannerFactory
+from weir_engine.sim.workload import RequestSpec, Segment
 
 
 def stock(step_tokens: int, *, fixed: bool = False, by_class: bool = True) -> PlannerFactory:
@@ -136,3 +137,35 @@ def test_a_gateway_over_stock_engine_runs_to_the_end() -> None:
     )
     assert result.offline_finished == len(specs)
     assert len(result.online) == len(online())
+
+
+def spec(name: str, prompt: int, *, klass: RequestClass, at_s: float) -> RequestSpec:
+    return RequestSpec(
+        id=RequestId(name),
+        klass=klass,
+        arrival_s=at_s,
+        segments=(Segment(key=name, tokens=prompt),),
+        output_tokens=40,
+    )
+
+
+@pytest.mark.parametrize("second", [True, False])
+def test_the_fixed_policy_preempts_as_many_as_a_prompt_needs(*, second: bool) -> None:
+    """Two of three blocks each, of ten. Behind another online prompt it waits all the same."""
+    seen: list[Watched] = []
+    small = replace(replica(), shape=replace(SHAPE, total_blocks=10))
+    arrivals = [("first", 48)] * second + [("on", 120), ("small", 10)]
+    result = small.simulate(
+        online=tuple(spec(name, n, klass=RequestClass.ONLINE, at_s=0.1) for name, n in arrivals),
+        offline=tuple(spec(f"off{n}", 33, klass=RequestClass.OFFLINE, at_s=0.0) for n in range(2)),
+        until_s=40.0,
+        planner=watching(stock(256, fixed=True), seen),
+    )
+    assert sorted(record.id for record in result.online) == sorted(name for name, _ in arrivals)
+    assert result.offline_finished == 2
+    (plan,) = [
+        {gone.request_id for gone in plan.preempt}
+        for plan in seen[0].plans
+        if any(work.request_id == "on" and work.admitted for work in plan.work)
+    ]
+    assert plan == (set() if second else {"off0", "off1"})
