@@ -37,7 +37,7 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """One request of a test: prompt as token ids, greedy, exactly ``output`` tokens."""
+    """One request of a test: prompt as token ids, greedy by default, exactly ``output`` tokens."""
 
     id: str
     prompt: tuple[int, ...]
@@ -147,11 +147,10 @@ class EngineHost:
         if ask.offline:
             tag["class"] = "offline"
         params = SamplingParams(
-            temperature=0,
             max_tokens=ask.output,
             ignore_eos=True,
             extra_args={"weir": tag} if tag else None,
-            **ask.params,
+            **{"temperature": 0, **ask.params},
         )
         prompt = {"prompt_token_ids": list(ask.prompt)}
         self.engine.add_request(ask.id, prompt, params)

@@ -11,11 +11,12 @@ from typing import Any
 
 from typing_extensions import override
 from vllm import __version__
+from vllm.platforms import current_platform
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
-from weir_agent.vllm_bridge import shapes, wiring
+from weir_agent.vllm_bridge import seeds, shapes, wiring
 from weir_agent.vllm_bridge.base import VllmScheduler
 from weir_agent.vllm_bridge.driver import StepDriver
 from weir_agent.vllm_bridge.messages import read_settings
@@ -179,4 +180,6 @@ def build(
         clock=clock,
     )
     wiring.install()
+    if current_platform.is_cpu():
+        seeds.install()
     return scheduler
