@@ -339,6 +339,7 @@ def test_sigterm_finishes_streams_and_hands_work_back(agent: RealAgent) -> None:
         rest = list(lines)
     assert "data: [DONE]" in rest
     assert agent.process.wait(240) == 0
+    assert "ERROR" not in agent.log.read_text().rpartition('"agent.draining"')[2]
     assert plane.syncs[-1]["state"] == "draining"
     assert all(chunk.state != "leased" for chunk in plane.chunks.values())
     assert all(len(records) == 1 for records in plane.results.values())
