@@ -12,11 +12,11 @@ from weir_controlplane.agents.registry import AgentEntry, policy_view
 from weir_controlplane.agents.runtime import Runtime
 from weir_controlplane.agents.schemas import (
     AgentList,
+    AgentModel,
     AgentView,
     FailingBatch,
     PolicyReply,
     QueueList,
-    ServedModel,
     SyncRequest,
 )
 from weir_controlplane.agents.service import AgentService
@@ -92,7 +92,7 @@ def _view(service: AgentService, entry: AgentEntry, held: Mapping[str, int]) -> 
         service=entry.service,
         incarnation=entry.incarnation,
         state=entry.state,
-        models=[ServedModel(name=name, revision=value) for name, value in entry.models.items()],
+        models=[AgentModel(name=name, revision=value) for name, value in entry.models.items()],
         room=entry.room,
         held_chunks=held.get(entry.agent_id, 0),
         paused_s=paused_s if paused_s is not None and paused_s > 0 else None,

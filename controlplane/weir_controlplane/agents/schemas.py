@@ -221,6 +221,13 @@ class CommitReply(_Body):
     state: Literal["accepted", "stale", "gone"]
 
 
+class AgentModel(_Body):
+    """A model of an agent; its length is not kept with the agent."""
+
+    name: str
+    revision: str
+
+
 class AgentView(_Body):
     """One agent, for operators."""
 
@@ -228,7 +235,7 @@ class AgentView(_Body):
     service: str
     incarnation: int
     state: str
-    models: list[ServedModel]
+    models: list[AgentModel]
     room: Room
     held_chunks: int
     paused_s: float | None
