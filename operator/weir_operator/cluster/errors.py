@@ -13,6 +13,9 @@ HTTP_NOT_FOUND = 404
 HTTP_CONFLICT = 409
 HTTP_TOO_LARGE = 413
 HTTP_UNPROCESSABLE = 422
+NOT_ITS_SCHEMA = "failed to create typed patch object"
+"""How the API server begins what it says of an apply whose fields are not the kind's: with a 500,
+as if it could pass by itself."""
 
 
 class ClusterError(Exception):
@@ -35,7 +38,7 @@ class ConflictError(ClusterError):
 
 
 class RefusedError(ClusterError):
-    """The API server finds the object wrong (400, 413, 422)."""
+    """The API server finds the object wrong (400, 413, 422; or fields that its kind has not)."""
 
     permanent = True
 
@@ -69,6 +72,8 @@ def error_of(what: str, status: int, body: bytes) -> ClusterError:
     kind = kinds.get(status, ClusterError)
     if kind is ForbiddenError and _terminating(answer):
         kind = NamespaceTerminatingError
+    if said.startswith(NOT_ITS_SCHEMA):
+        kind = RefusedError
     return kind(message, status=status, reason=reason)
 
 

@@ -165,6 +165,17 @@ async def test_a_wrong_child_is_refused_for_good(bench: Bench, namespace: str) -
     assert raised.value.reason == "Invalid"
 
 
+async def test_a_field_that_the_childs_kind_has_not_is_refused_for_good(
+    bench: Bench, namespace: str
+) -> None:
+    """To an apply the API server answers 500 then: a mistyped podTemplate was long not told of."""
+    child = service(namespace)
+    child["spec"]["selektor"] = {"app": "chat"}
+    with pytest.raises(RefusedError, match="selektor: field not declared in schema") as raised:
+        await bench.writer.apply_child(owner(namespace), child)
+    assert raised.value.permanent
+
+
 async def test_who_does_not_lead_writes_nothing(
     bench: Bench, kubectl: Kubectl, namespace: str
 ) -> None:
