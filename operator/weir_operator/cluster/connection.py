@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import kopf
+import yaml
 from kubernetes.aio import config as kubernetes_config
 from kubernetes.aio.client import ApiClient, Configuration
 
@@ -21,6 +22,12 @@ CONNECTIONS = 32
 class ConnectionSettingsError(Exception):
     """The API server's address or credentials cannot be read; the message says what to set."""
 
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"the API server's address or credentials cannot be read: {why} "
+            "(set WEIR_OPERATOR_KUBECONFIG outside a pod)"
+        )
+
 
 async def configuration(kubeconfig: Path | None) -> Configuration:
     """The client configuration.
@@ -30,6 +37,8 @@ async def configuration(kubeconfig: Path | None) -> Configuration:
     Raises:
         ConnectionSettingsError: none of these can be read.
     """
+    if _is_missing(kubeconfig):
+        raise ConnectionSettingsError(f"{kubeconfig} is no file")
     loaded = Configuration()
     try:
         if kubeconfig is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
@@ -41,19 +50,30 @@ async def configuration(kubeconfig: Path | None) -> Configuration:
             await kubernetes_config.load_kube_config(  # type: ignore[no-untyped-call]
                 config_file=path, client_configuration=loaded, persist_config=False
             )
-    except (kubernetes_config.ConfigException, OSError, KeyError, TypeError) as error:
-        raise ConnectionSettingsError(
-            f"the API server's address or credentials cannot be read: {error} "
-            "(set WEIR_OPERATOR_KUBECONFIG outside a pod)"
-        ) from error
+    except (kubernetes_config.ConfigException, OSError) as error:
+        raise ConnectionSettingsError(str(error)) from error
+    except (yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ConnectionSettingsError(f"not a whole kubeconfig: {error}") from error
     loaded.connection_pool_maxsize = CONNECTIONS
     loaded.retries = None  # retries are the queue's
     return loaded
 
 
+def _is_missing(kubeconfig: Path | None) -> bool:
+    """Whether there is no such file: the client would load an empty one."""
+    return kubeconfig is not None and not kubeconfig.expanduser().is_file()
+
+
 def client(loaded: Configuration, *, user_agent: str) -> ApiClient:
-    """A client whose requests carry ``user_agent``; close it in the loop that used it."""
-    made = ApiClient(configuration=loaded)
+    """A client whose requests carry ``user_agent``; close it in the loop that used it.
+
+    Raises:
+        ConnectionSettingsError: a certificate or key of the configuration cannot be used.
+    """
+    try:
+        made = ApiClient(configuration=loaded)
+    except OSError as error:  # of ssl
+        raise ConnectionSettingsError(f"a certificate or its key: {error}") from error
     made.user_agent = user_agent
     return made
 
