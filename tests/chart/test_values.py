@@ -80,6 +80,37 @@ def test_a_wrong_value_is_refused_by_name(helm: Helm, name: str) -> None:
     assert said in str(refused.value)
 
 
+def sections(node: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every part of the values that templates look into."""
+    for name, inner in node["properties"].items():
+        if "properties" in inner or inner.get("$ref") == "#/definitions/image":
+            yield (*path, name)
+            yield from sections({"properties": {}, **inner}, (*path, name))
+
+
+@pytest.mark.parametrize("path", list(sections(SCHEMA)), ids=".".join)
+def test_a_section_without_its_lines_is_refused_by_name(helm: Helm, path: tuple[str, ...]) -> None:
+    """As when all below it is a comment: it is null then, and a template said "nil pointer"."""
+    values: Any = None
+    for name in reversed(path):
+        values = {name: values}
+    with pytest.raises(HelmError, match=f"missing property '{path[-1]}'"):
+        helm.render(values)
+
+
+def test_settings_whose_lines_are_all_comments_are_none(
+    helm: Helm, rendered: Mapping[str, list[Manifest]]
+) -> None:
+    given = {
+        "controlplane": {"settings": None},
+        "operator": {"settings": None},
+        "images": {"registry": None},
+    }
+    for component in ("operator", "controlplane"):
+        place = ("Deployment", f"weir-{component}")
+        assert named(helm.render(given), *place) == named(rendered["default"], *place)
+
+
 NAMES = {"name", "namespace", "key", "secretName", "claimName", "cidr"}
 
 

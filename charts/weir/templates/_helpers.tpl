@@ -45,7 +45,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 
 {{/* An image reference; call with (dict "root" $ "image" .Values.images.NAME). */}}
 {{- define "weir.image" -}}
-{{- $registry := .root.Values.images.registry | trimSuffix "/" -}}
+{{- $registry := .root.Values.images.registry | default "" | trimSuffix "/" -}}
 {{- $name := .image.repository -}}
 {{- if $registry }}{{ $name = printf "%s/%s" $registry .image.repository }}{{ end -}}
 {{- if .image.digest -}}

@@ -40,7 +40,7 @@
 {{- end }}
 
 {{- define "weir.controlplaneEnv" -}}
-{{- if not (hasKey .Values.controlplane.settings "kubernetes_api_url") }}
+{{- if not (hasKey (.Values.controlplane.settings | default dict) "kubernetes_api_url") }}
 - {name: WEIR_KUBERNETES_API_URL, value: "https://kubernetes.default.svc"}
 {{- end }}
 - {name: WEIR_OPERATOR_SERVICE_ACCOUNT, value: {{ printf "%s/%s-operator" .Release.Namespace (include "weir.fullname" .) | quote }}}
