@@ -111,7 +111,43 @@ def test_settings_whose_lines_are_all_comments_are_none(
         assert named(helm.render(given), *place) == named(rendered["default"], *place)
 
 
-NAMES = {"name", "namespace", "key", "secretName", "claimName", "cidr"}
+class OneOfEachKey(yaml.SafeLoader):
+    """Reads as kustomize does, which refuses a second key in a map."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        twice = sorted({key for key in keys if keys.count(key) > 1})
+        if twice:
+            raise yaml.constructor.ConstructorError(problem=f"more than one {twice}")
+        return super().construct_mapping(node, deep=deep)
+
+
+def test_a_label_or_annotation_of_the_charts_may_be_given_another_value(helm: Helm) -> None:
+    """Once each: Flux and kustomize read what helm renders, and refuse a second key."""
+    given = {
+        "commonLabels": {"app.kubernetes.io/part-of": "search", "app.kubernetes.io/version": "9"},
+        "operator": {"podAnnotations": {"kubectl.kubernetes.io/default-container": "proxy"}},
+        "controlplane": {"podAnnotations": {"kubectl.kubernetes.io/default-container": "proxy"}},
+        "monitoring": {
+            "podMonitor": {"create": "always", "labels": {"app.kubernetes.io/part-of": "kube"}},
+            "prometheusRule": {"create": "always", "labels": {"app.kubernetes.io/part-of": "kube"}},
+            "dashboards": {"labels": {"app.kubernetes.io/part-of": "grafana"}},
+        },
+    }
+    place = ("template", "weir", CHART, "--kube-version", KUBERNETES)
+    text = helm.run(*place, values=given)
+    found = [item for item in yaml.load_all(text, OneOfEachKey) if item]
+    parts = {
+        item["kind"]: item["metadata"]["labels"]["app.kubernetes.io/part-of"] for item in found
+    }
+    assert parts["Deployment"] == "search"
+    assert parts["PodMonitor"] == parts["PrometheusRule"] == "kube"
+    pod = named(found, "Deployment", "weir-operator")["spec"]["template"]["metadata"]
+    assert pod["annotations"] == {"kubectl.kubernetes.io/default-container": "proxy"}
+    assert pod["labels"]["app.kubernetes.io/version"] == "9"
+
+
+NAMES = {"name", "namespace", "key", "secretName", "claimName", "cidr", "priorityClassName"}
 
 
 def texts(value: object) -> Iterator[tuple[str, object]]:
@@ -147,11 +183,13 @@ def test_what_is_there_already_may_be_called_anything(helm: Helm) -> None:
         "adminKey": {"existingSecret": "999", "key": "1e3"},
         "files": {"existingSecret": "4242", "volume": {"existingClaim": "07"}},
         "networkPolicy": {"apiServer": {"cidrs": ["::/0"]}},
+        "operator": {"priorityClassName": "100"},
+        "controlplane": {"priorityClassName": "1e2"},
     }
     found = [pair for item in helm.render(given) for pair in texts(item)]
     assert [pair for pair in found if not isinstance(pair[1], str)] == []
     said = {value for _, value in found}
-    assert {"1234", "123", "12e3", "on", "999", "1e3", "4242", "07", "::/0"} <= said
+    assert {"1234", "123", "12e3", "on", "999", "1e3", "4242", "07", "::/0", "100", "1e2"} <= said
 
 
 def test_a_pod_is_given_the_time_that_its_uploads_are(helm: Helm) -> None:

@@ -32,15 +32,22 @@ app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
+{{/* A map on top of another, each key once: tools that render the chart again refuse a second one;
+     call with (dict "under" YAML "over" MAP). */}}
+{{- define "weir.onTop" -}}
+{{ toYaml (mergeOverwrite (fromYaml .under) (.over | default dict)) }}
+{{- end }}
+
 {{- define "weir.labels" -}}
+{{ include "weir.onTop" (dict "under" (include "weir.ownLabels" .) "over" .root.Values.commonLabels) }}
+{{- end }}
+
+{{- define "weir.ownLabels" -}}
 {{ include "weir.selector" . }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 app.kubernetes.io/part-of: weir
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
-{{- with .root.Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
 {{- end }}
 
 {{/* An image reference; call with (dict "root" $ "image" .Values.images.NAME). */}}
@@ -79,7 +86,7 @@ seccompProfile: {type: RuntimeDefault}
 imagePullSecrets: {{ toYaml . | nindent 2 }}
 {{- end }}
 {{- with .values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with .values.nodeSelector }}
 nodeSelector: {{ toYaml . | nindent 2 }}
