@@ -34,6 +34,11 @@ BAD: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "log level": ({"operator": {"logLevel": "trace"}}, "/operator/logLevel"),
     "pull policy": ({"images": {"pullPolicy": "Sometimes"}}, "/images/pullPolicy"),
     "image in capitals": ({"images": {"operator": {"repository": "Weir"}}}, "/operator/repository"),
+    "registry as a URL": ({"images": {"registry": "https://registry.test"}}, "/images/registry"),
+    "tag in the repository": (
+        {"images": {"vllmAgent": {"repository": "registry.test:5000/weir-agent:v1"}}},
+        "/vllmAgent/repository",
+    ),
     "image tag": ({"images": {"operator": {"tag": "a b"}}}, "/images/operator/tag"),
     "image digest": ({"images": {"vllmAgent": {"digest": "sha256:1"}}}, "/vllmAgent/digest"),
     "pull secret without a name": (
@@ -190,6 +195,20 @@ def test_what_is_there_already_may_be_called_anything(helm: Helm) -> None:
     assert [pair for pair in found if not isinstance(pair[1], str)] == []
     said = {value for _, value in found}
     assert {"1234", "123", "12e3", "on", "999", "1e3", "4242", "07", "::/0", "100", "1e2"} <= said
+
+
+def test_images_may_be_on_any_registry_and_port(helm: Helm) -> None:
+    """Below a registry for all, and with one of their own."""
+    for registry, repository in (
+        ("registry.test:5000/team/weir/", "weir-operator"),
+        ("localhost:5000", "a/b_c"),
+        ("", "registry.test:5000/team/weir-operator"),
+        ("", "weir-operator"),
+    ):
+        images = {"registry": registry, "operator": {"repository": repository, "tag": "1"}}
+        pod = named(helm.render({"images": images}), "Deployment", "weir-operator")["spec"]
+        (container,) = pod["template"]["spec"]["containers"]
+        assert container["image"] == f"{registry.rstrip('/')}/{repository}:1".lstrip("/")
 
 
 def test_a_pod_is_given_the_time_that_its_uploads_are(helm: Helm) -> None:
