@@ -27,6 +27,8 @@ _MOST_CREDIT = 4.0
 _CREDIT_A_DECODER = 4.0
 # Late tokens that are still paid back; more are of an overload that no credit mends.
 _MOST_DEBT = 250.0
+# So many are deep in debt, however many decoders there are.
+_DEEP_DEBT = 200.0
 # Late tokens on credit for prompts that would miss a percentile of TTFT in chunks, likewise.
 _OVERDRAFT = 8.0
 # What the mean account may save, and owe, in tokens whose tolerance went unused: savings of so many
@@ -68,6 +70,10 @@ class TailTbtAccount(QuietAccount):
     prompts pay it back. Offline work never spends it. What is saved and overdrawn grows with the
     decoders, as the tokens do of which the percentile is.
 
+    Where decodes fill a step so far that not even a fixed cost's worth of prefill ends in time,
+    chunks are small and most of them late: prompts run whole whatever the credit, or, where TTFT
+    has no objective, while more tokens were late than could be overdrawn.
+
     Source: design, "Tail SLO: pack"; HyGen §4.2 has one static budget instead.
     """
 
@@ -105,17 +111,27 @@ class TailTbtAccount(QuietAccount):
 
     def prefill_limit(self, load: OnlineLoad) -> float:
         """Online prefill is chunked so that online decoders keep their pace, or paid by credit."""
+        overdraft = max(_OVERDRAFT, _CREDIT_A_DECODER * load.decoders)
         if self._whole_prefill:
-            late = self._too_late_in_chunks(load)
-            overdraft = max(_OVERDRAFT, _CREDIT_A_DECODER * load.decoders) if late else 0.0
-            if self._credit + overdraft >= load.decoders:
+            left = self._credit + (overdraft if self._too_late_in_chunks(load) else 0.0)
+            if left >= load.decoders:
                 return inf
+        in_debt = self._credit < -min(overdraft, _DEEP_DEBT)
+        if self._is_cramped(load) and (self._whole_prefill or in_debt):
+            return inf
         limit_s = self._limit(load)
         if self._whole_prefill or load.earliest_token_s is None:
             return limit_s
         # Whatever was late before: prompts get a fixed cost's worth while the deadline allows it.
         guarded_s = self._slack(load.now_s - load.earliest_token_s)[1]
         return max(limit_s, min(guarded_s, load.base_s + load.idle_step_s))
+
+    def _is_cramped(self, load: OnlineLoad) -> bool:
+        """Whether decodes leave less than a fixed cost's worth of a step to prefill."""
+        if load.earliest_token_s is None:
+            return False
+        slack_s = self._threshold_s - self._delay_s - (load.now_s - load.earliest_token_s)
+        return slack_s < load.base_s + load.idle_step_s
 
     def _too_late_in_chunks(self, load: OnlineLoad) -> bool:
         if self._ttft_tail_s is None or load.prompts_s is None or load.earliest_arrival_s is None:

@@ -130,12 +130,37 @@ class TestTailTbt:
         """Online's own bursts make tokens late too, and shorter chunks would not have helped."""
         account = TailTbtAccount(slo(Metric.TBT, "p99", 0.1), exact_model())
         late_steps(account, steps=50, offline_delay_s=0.0)
-        busy = {"decoders": 1, "earliest_token_s": 0.0}
+        busy = {"decoders": 20, "earliest_token_s": 0.0}
         assert account.step_limit(load(base_s=0.07, **busy)).seconds == pytest.approx(
             0.05, rel=0.01
         )
         assert account.prefill_limit(load(base_s=0.07, **busy)) == pytest.approx(0.08)
         assert 0.09 < account.prefill_limit(load(base_s=0.095, **busy)) <= 0.1
+
+    def test_where_chunks_go_on_being_late_prompts_run_whole(self) -> None:
+        """Each chunk is late where decodes leave no room: a whole prompt is so once."""
+        account = TailTbtAccount(slo(Metric.TBT, "p99", 0.1), exact_model())
+        busy = {"decoders": 3, "earliest_token_s": 0.0}
+        late_steps(account, steps=12, offline_delay_s=0.0)
+        assert account.prefill_limit(load(base_s=0.095, **busy)) < 0.1
+        late_steps(account, steps=12, offline_delay_s=0.0)
+        assert account.prefill_limit(load(base_s=0.095, **busy)) == inf
+        assert account.prefill_limit(load(base_s=0.085, **busy)) < 0.1  # a chunk is in time
+        for _ in range(2_000):
+            account.on_token(0.05, offline_delay_s=0.0)
+        assert account.prefill_limit(load(base_s=0.095, **busy)) < 0.1
+
+    def test_a_debt_is_deep_however_many_decoders_there_are(self) -> None:
+        account = TailTbtAccount(slo(Metric.TBT, "p99", 0.1), exact_model())
+        late_steps(account, steps=250, offline_delay_s=0.0)
+        assert account.prefill_limit(load(base_s=0.095, decoders=250, earliest_token_s=0.0)) == inf
+
+    def test_with_an_objective_on_ttft_prompts_run_whole_where_no_chunk_is_in_time(self) -> None:
+        account = TailTbtAccount(slo(Metric.TBT, "p99", 0.1), exact_model(), whole_prefill=True)
+        late_steps(account, steps=50, offline_delay_s=0.0)
+        busy = {"decoders": 3, "earliest_token_s": 0.0}
+        assert account.prefill_limit(load(base_s=0.085, **busy)) <= 0.1
+        assert account.prefill_limit(load(base_s=0.095, **busy)) == inf
 
     def test_client_delay_lowers_the_threshold(self) -> None:
         account = TailTbtAccount(slo(Metric.TBT, "p99", 0.1), exact_model())
@@ -512,11 +537,12 @@ class TestBudget:
 
     def test_the_least_prefill_makes_no_token_late_where_only_their_percentile_counts(self) -> None:
         tail = slo(Metric.TBT, "p99", 0.05)
-        near = load(decoders=9, earliest_token_s=0.0, base_s=0.046)
-        assert SloBudget((tail,), exact_model()).prefill_limit(near) <= 0.05
-        # A mean, or first tokens, would pay for prompts in small pieces.
-        mean = SloBudget((tail, slo(Metric.TBT, "mean", 0.04)), exact_model())
-        assert mean.prefill_limit(near) == pytest.approx(0.056)
+        near = load(decoders=9, earliest_token_s=0.0, base_s=0.03)
+        doubled = exact_model(residuals=(2.0,))  # so that half of the slack is planned with
+        assert SloBudget((tail,), doubled).prefill_limit(near) == pytest.approx(0.033)
+        # A mean would pay for prompts in small pieces.
+        mean = SloBudget((tail, slo(Metric.TBT, "mean", 0.04)), doubled)
+        assert mean.prefill_limit(near) == pytest.approx(0.04)
 
     def test_a_static_budget_is_static(self) -> None:
         assert StaticBudget(0.03).step_limit(load(decoders=7)).seconds == 0.03

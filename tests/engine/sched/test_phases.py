@@ -12,6 +12,7 @@ from weir_engine.sched.draft import StepDraft
 from weir_engine.sched.plan import StepPlan
 
 TBT_20MS = Slo(metric=Metric.TBT, statistic="p99", threshold_s=0.020)
+TBT_25MS = Slo(metric=Metric.TBT, statistic="p99", threshold_s=0.025)
 
 
 def tokens_of(plan: StepPlan) -> dict[str, int]:
@@ -52,9 +53,9 @@ def test_online_prefill_is_chunked_to_the_decoders_pace() -> None:
 
 @pytest.mark.parametrize(("prompt", "whole"), [(60, True), (30, False)])
 def test_a_prompt_that_chunks_would_make_late_runs_whole(prompt: int, whole: bool) -> None:
-    """In chunks of 9 tokens 60 take 140 ms, 30 less than 80: the tail of TTFT allows 100."""
+    """In chunks of 14 tokens 60 take 125 ms, 30 only 75: the tail of TTFT allows 100."""
     ttft = Slo(metric=Metric.TTFT, statistic="p99", threshold_s=0.1)
-    engine = MiniEngine(slos=(TBT_20MS, ttft), max_batched_tokens=200)
+    engine = MiniEngine(slos=(TBT_25MS, ttft), max_batched_tokens=200)
     decoding_online(engine)
     for number in range(3):  # whole ones spend the credit that is there at first
         engine.add(request(f"early{number}", online=True, prompt=40, output=1, at=engine.now_s))
