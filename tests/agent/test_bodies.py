@@ -88,6 +88,36 @@ def test_a_refusal_names_the_field(url: str, body: dict[str, Any], param: str) -
 
 
 @pytest.mark.parametrize(
+    ("url", "body", "told"),
+    [
+        (COMPLETIONS, {"prompt": "x", "n": 9}, "n is 9: give 1 to 4"),
+        (CHAT, {"messages": [], "n": -1}, "n is -1: give 1 to 4"),
+        (CHAT, {"messages": [], "n": 0}, "n is 0: give 1 to 4"),
+        (CHAT, {"messages": [], "max_tokens": 101}, "max_tokens is 101: give 1 to 100"),
+        (CHAT, {"messages": [], "echo": True, "max_tokens": 0}, "max_tokens is 0: give 1 to 100"),
+        (COMPLETIONS, {"prompt": "x", "max_tokens": 0}, "max_tokens is 0: give 1 to 100"),
+        (
+            COMPLETIONS,
+            {"prompt": "x", "echo": True, "max_tokens": -1},
+            "max_tokens is -1: give 0 to 100",
+        ),
+        (COMPLETIONS, {"prompt": "x", "min_tokens": -1}, "min_tokens is -1: give 0 to 100"),
+        (COMPLETIONS, {"prompt": "x", "logprobs": 6}, "logprobs is 6: give 0 to 5"),
+    ],
+)
+def test_what_a_refusal_tells_to_give_is_what_the_engine_takes(
+    url: str, body: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(BodyError) as refusal:
+        prepared(url, **body)
+    assert str(refusal.value) == told
+
+
+def test_a_completion_may_give_back_its_prompt_alone() -> None:
+    assert prepared(COMPLETIONS, prompt="x", echo=True, max_tokens=0)["max_tokens"] == 0
+
+
+@pytest.mark.parametrize(
     ("url", "body", "param"),
     [
         (COMPLETIONS, {"prompt": "cut \ud83d"}, "prompt"),

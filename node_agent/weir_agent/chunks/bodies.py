@@ -40,6 +40,7 @@ _DROPPED = frozenset({
 _WORDS = ("stop", "bad_words")
 _TOKEN_LISTS = ("logit_bias", "allowed_token_ids", "stop_token_ids")
 _GRAMMARS = ("response_format", "structured_outputs", "tools", "chat_template_kwargs", "documents")
+_AT_LEAST_ONE = frozenset({"n", "best_of", "max_completion_tokens"})
 _MEMBERS = 16
 _LEAST_INTEGER, _MOST_INTEGER = -(1 << 63), (1 << 63) - 1
 _MEDIA_PREFIX = "data:"
@@ -205,8 +206,16 @@ def _check_numbers(body: Mapping[str, Any], bounds: BodyBounds) -> None:
             raise BodyError(f"{name} is text: give a number", param=name)
         if limit is None or isinstance(value, bool) or not isinstance(value, int | float):
             continue  # what is not a number is the engine's to refuse
-        if value > limit or value < 0:
-            raise BodyError(f"{name} is {value}: give 0 to {limit}", param=name)
+        least = _least(name, body)
+        if value > limit or value < least:
+            raise BodyError(f"{name} is {value}: give {least} to {limit}", param=name)
+
+
+def _least(name: str, body: Mapping[str, Any]) -> int:
+    """The smallest value that the engine takes: a completion may give back its prompt alone."""
+    if name in _AT_LEAST_ONE:
+        return 1
+    return int(name == "max_tokens" and not ("prompt" in body and body.get("echo")))
 
 
 def _reads_as_number(text: str) -> bool:
