@@ -173,7 +173,7 @@ def test_a_grammar_that_gets_no_turn_is_told_so_and_tried_again() -> None:
 def test_a_line_is_told_that_its_grammar_is_at_fault(
     host: EngineHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that cannot be compiled, and one that nothing satisfies: vLLM says only "error"."""
+    """One that cannot be compiled, and two that nothing satisfies: vLLM says only "error"."""
     driver = host.use_weir({"policy": POLICY})
     manager = host.core.structured_output_manager
     compiled = manager._create_grammar
@@ -188,8 +188,14 @@ def test_a_line_is_told_that_its_grammar_is_at_fault(
     for name, shape in (("broken", {"regex": "[ab]{8}"}), ("empty", {"json": itself})):
         params = {"structured_outputs": StructuredOutputsParams(**shape)}
         host.add(Ask(id=name, prompt=text(numbers(9), 30), offline=True, params=params))
-    ends = host.ends(2)
-    assert [end for end, _ in ends.values()] == ["error", "error"]
+    params = {
+        "structured_outputs": StructuredOutputsParams(regex="[ab]{8}"),
+        "allowed_token_ids": [99],
+    }
+    host.add(Ask(id="ruled-out", prompt=text(numbers(9), 30), offline=True, params=params))
+    ends = host.ends(3)
+    assert [end for end, _ in ends.values()] == ["error"] * 3
     assert "cannot be compiled" in ends["broken"][1]
     assert "allows no token here" in ends["empty"][1]
+    assert "or allowed_token_ids, bad_words or stop_token_ids rule out" in ends["ruled-out"][1]
     assert driver.telemetry()["requests"] == 0

@@ -28,7 +28,8 @@ NOT_COMPILED: Final = (
 )
 NOTHING_FITS: Final = (
     "the grammar of the structured output allows no token here: nothing may satisfy it, as where a "
-    "part is made of itself alone"
+    "part is made of itself alone, or allowed_token_ids, bad_words or stop_token_ids rule out what "
+    "it needs"
 )
 
 
