@@ -85,6 +85,11 @@ def engine_config(**changes: object) -> SimpleNamespace:
             is_multimodal_model=False,
             supports_multimodal_inputs=False,
             is_diffusion=False,
+            max_model_len=1024,
+            original_max_model_len=1024,
+        ),
+        cache_config=SimpleNamespace(
+            num_gpu_blocks_override=33, block_size=32, user_specified_block_size=True
         ),
         speculative_config=None,
         kv_transfer_config=None,
@@ -101,6 +106,16 @@ def test_the_configuration_that_weir_is_for_is_taken() -> None:
     assert not is_refused(check_config, engine_config())
 
 
+def test_a_cache_whose_blocks_or_lengths_may_still_change_is_left_to_the_engine() -> None:
+    few = {"cache_config__num_gpu_blocks_override": 8}
+    assert not is_refused(
+        check_config, engine_config(**few, cache_config__user_specified_block_size=False)
+    )
+    assert not is_refused(
+        check_config, engine_config(**few, model_config__original_max_model_len=-1)
+    )
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -110,6 +125,11 @@ def test_the_configuration_that_weir_is_for_is_taken() -> None:
         ({"scheduler_config__watermark": 0.1}, "watermark"),
         ({"scheduler_config__max_num_queued_reqs": 64}, "batch lines count too"),
         ({"scheduler_config__max_num_queued_tokens": 8192}, "batch lines count too"),
+        (
+            {"cache_config__num_gpu_blocks_override": 32},
+            "32 holds 992 tokens, less than max_model_len 1024: give at least 33, or lower",
+        ),
+        ({"cache_config__num_gpu_blocks_override": 0}, "holds 0 tokens"),
         ({"speculative_config": object()}, "speculative"),
         ({"kv_transfer_config": object()}, "KV connectors"),
         ({"ec_transfer_config": object()}, "encoder-cache connectors"),

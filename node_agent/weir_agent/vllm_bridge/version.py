@@ -6,7 +6,7 @@ not public, so a difference must be found here and not in the middle of a step.
 
 import inspect
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from weir_engine.errors import WeirEngineError
@@ -118,8 +118,27 @@ def check_config(config: Any) -> None:
     }
     _refuse(
         "this engine configuration cannot run under Weir",
-        [reason for reason, at_fault in faults.items() if at_fault],
+        [
+            *(reason for reason, at_fault in faults.items() if at_fault),
+            *_too_few_blocks(config.cache_config, model),
+        ],
     )
+
+
+def _too_few_blocks(cache: Any, model: Any) -> Iterator[str]:
+    """VLLM ends over a cache that cannot hold one request, and speaks of GiB of memory then.
+
+    A block size that nobody gave may still change, and so may a length that is to fit the memory.
+    """
+    blocks, size, most = cache.num_gpu_blocks_override, cache.block_size, model.max_model_len
+    if blocks is None or not cache.user_specified_block_size or model.original_max_model_len == -1:
+        return
+    usable, needed = (blocks - 1) * size, -(-most // size) + 1  # one block is never handed out
+    if usable < most:
+        yield (
+            f"num_gpu_blocks_override {blocks} holds {max(0, usable)} tokens, less than "
+            f"max_model_len {most}: give at least {needed}, or lower max_model_len"
+        )
 
 
 def check_kv_groups(groups: Iterable[Any], *, full_attention: Any) -> None:
