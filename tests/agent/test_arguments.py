@@ -63,6 +63,10 @@ def test_arguments_that_the_agent_cannot_follow_are_refused(tmp_path: Path) -> N
         (["--scheduling_policy=fcfs"], "--scheduling-policy fcfs contradicts Weir's scheduler"),
         (["--scheduling-policy", "priority"], None),
         (tools, "invalid tool call parser: ours"),
+        (
+            ["--chat-template", "/no/such.jinja"],
+            "The supplied chat template string (/no/such.jinja",
+        ),
         (["--reasoning-parser", "none"], "invalid reasoning parser: none"),
         ([*tools, "--tool-parser-plugin", str(plugin)], None),  # registered from here on
     ]

@@ -14,6 +14,7 @@ import torch
 import vllm
 from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
 from vllm.entrypoints.launchers.launcher import validate_api_server_args
+from vllm.exceptions import VLLMError
 from vllm.platforms import current_platform
 from vllm.reasoning import ReasoningParserManager
 from vllm.tool_parsers import ToolParserManager
@@ -61,7 +62,7 @@ def parse(settings: AgentSettings, engine_args: Sequence[str]) -> Any:
     try:
         validate_parsed_serve_args(args)
         _load_parsers(args)
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, VLLMError) as error:
         refuse(str(error.args[0] if error.args else error))
     for option, remedy in _WITHOUT_EFFECT.items():
         if getattr(args, option) != parser.get_default(option):
