@@ -10,6 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 
+class EngineStartError(Exception):
+    """The engine's process ended before it was ready; the message says why, and what to look at."""
+
+
 class EngineGoneError(Exception):
     """The engine died, was stopped or told to abort while it held the request: no result."""
 

@@ -20,6 +20,7 @@ from typing import NoReturn
 import structlog
 
 from weir_agent.agent import Agent, EngineDiedError, install_signals
+from weir_agent.engine import EngineStartError
 from weir_agent.journal import CrashJournal
 from weir_agent.logs import configure_logging, log_loop_errors
 from weir_agent.memory import MemoryWatch
@@ -160,7 +161,7 @@ def _serve(
             engine = await serving.start(args, settings, identity=identity)
         except SettingsError as error:
             _refuse(str(error))
-        except RuntimeError as error:  # vLLM's word for an engine process that did not start
+        except EngineStartError as error:
             log.error("engine.start_failed", reason=str(error))  # noqa: TRY400 - logged by vLLM
             return Exit.FAILED
         except Exception as error:  # no request has come yet that its text could quote

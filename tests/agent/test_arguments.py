@@ -86,26 +86,46 @@ def test_arguments_that_the_agent_cannot_follow_are_refused(tmp_path: Path) -> N
             assert message.endswith("(set WEIR_ENGINE_ARGS)")
 
 
-def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
-    """The log tells of errors by place alone once requests may have come, not before."""
-    model = tmp_path / "model"
-    write_sample_model(model, SMALL)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (model / name).unlink()
-    done = subprocess.run(
+def start(data_dir: Path, engine_args: str) -> subprocess.CompletedProcess[str]:
+    """An agent that is expected to end by itself."""
+    return subprocess.run(
         [sys.executable, "-m", "weir_cli", "serve", "agent"],
         env={
             **environment(),
             "WEIR_PORT": "0",
-            "WEIR_DATA_DIR": str(tmp_path / "data"),
-            "WEIR_ENGINE_ARGS": f"--model {model} --dtype {native_dtype()} --max-model-len 256",
+            "WEIR_DATA_DIR": str(data_dir),
+            "WEIR_ENGINE_ARGS": f"{engine_args} --dtype {native_dtype()} --max-model-len 256",
             "VLLM_CPU_KVCACHE_SPACE": "1",
         },
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 1
+
+
+def start_failure(done: subprocess.CompletedProcess[str]) -> str:
+    """The reason in the log of a start that failed."""
     lines = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
     (failed,) = [line for line in lines if line["event"] == "engine.start_failed"]
-    assert "tokenizer" in failed["reason"]
+    return str(failed["reason"])
+
+
+def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
+    """The log tells of errors by place alone once requests may have come, not before."""
+    model = tmp_path / "model"
+    write_sample_model(model, SMALL)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (model / name).unlink()
+    done = start(tmp_path / "data", f"--model {model}")
+    assert done.returncode == 1
+    assert "tokenizer" in start_failure(done)
+
+
+def test_what_ends_an_engine_at_its_start_is_told(tmp_path: Path) -> None:
+    """VLLM's client knows only that the process ended, and where its log is."""
+    model = tmp_path / "model"
+    write_sample_model(model, SMALL)
+    done = start(tmp_path / "data", f"--model {model} --block-size 8")
+    assert done.returncode == 1
+    assert "the engine did not start: ValueError: No common block size for 8" in start_failure(done)
+    assert "WEIR_ENGINE_ARGS" in start_failure(done)

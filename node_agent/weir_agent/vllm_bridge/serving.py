@@ -34,6 +34,7 @@ from weir_agent.asgi_call import AsgiApp, post
 from weir_agent.engine import (
     EngineBusyError,
     EngineGoneError,
+    EngineStartError,
     LineOutcome,
     OfflineLine,
     PolicyRefusedError,
@@ -47,6 +48,7 @@ from weir_agent.vllm_bridge.final_text import FinalText
 from weir_agent.vllm_bridge.grammar_check import GrammarCheck
 from weir_agent.vllm_bridge.messages import LATENCY_PROFILE
 from weir_agent.vllm_bridge.render_turn import RenderTurn
+from weir_agent.vllm_bridge.start_failure import StartFailure
 from weir_agent.vllm_bridge.version import UnsupportedEngineError, check_config, check_version
 
 UTILITY_TIMEOUT_S = 2.0
@@ -199,6 +201,7 @@ async def start(args: Any, settings: AgentSettings, *, identity: str) -> VllmEng
 
     Raises:
         SettingsError: this vLLM, or this configuration of it, cannot run under Weir.
+        EngineStartError: the engine's process ended before it was ready; the message says why.
     """
     try:
         check_version(vllm.__version__)
@@ -209,12 +212,19 @@ async def start(args: Any, settings: AgentSettings, *, identity: str) -> VllmEng
     except (UnsupportedEngineError, ValueError, OSError) as error:
         raise SettingsError(f"engine_args: {error} (set WEIR_ENGINE_ARGS)") from error
     start_engine_by_fork()
-    llm = AsyncLLM.from_vllm_config(
-        vllm_config=config,
-        usage_context=UsageContext.OPENAI_API_SERVER,
-        enable_log_requests=args.enable_log_requests,
-        disable_log_stats=args.disable_log_stats,
-    )
+    with StartFailure() as failure:
+        try:
+            llm = AsyncLLM.from_vllm_config(
+                vllm_config=config,
+                usage_context=UsageContext.OPENAI_API_SERVER,
+                enable_log_requests=args.enable_log_requests,
+                disable_log_stats=args.disable_log_stats,
+            )
+        except RuntimeError as error:
+            reason = failure.reason() or f"{error} Its log says why."
+            raise EngineStartError(
+                f"engine_args: the engine did not start: {reason} (see WEIR_ENGINE_ARGS)"
+            ) from error
     try:
         return await _with_applications(llm, args, settings, identity)
     except BaseException:
