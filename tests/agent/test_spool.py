@@ -7,8 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from weir_agent import wire
+from weir_agent.chunks.disk import Disk
 from weir_agent.chunks.spool import ChunkFile, DiskFullError, Spool, as_ranges
 
 
@@ -153,3 +155,13 @@ def test_a_volume_that_others_filled_is_told(tmp_path: Path) -> None:
         seen.append(watched.volume_full)
     assert seen == [False, True]
     watched.close()
+
+
+def test_the_log_says_what_a_volume_lacks(tmp_path: Path) -> None:
+    small = spool(tmp_path, free=6_000, total=7_000)
+    with capture_logs() as logs:
+        assert Disk(small, clock=lambda: 0.0).bytes_left(idle=True) == 0
+    (told,) = logs
+    assert told["full"]
+    assert "6000 of 7000 bytes are free, of which chunks may take 3000" in told["reason"]
+    assert "they need 32000: make room on the volume of WEIR_DATA_DIR" in told["reason"]

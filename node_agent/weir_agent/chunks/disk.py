@@ -42,6 +42,8 @@ class Disk:
         try:
             left = spool.room_bytes if spool.has_room else 0
             short = spool.volume_full or (idle and not left)
+            if short and not self.short:
+                reason = spool.lack
         except OSError as error:  # a stale mount, for example
             left, short, reason = 0, True, str(error)
         if short != self.short:

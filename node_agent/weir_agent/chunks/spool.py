@@ -232,6 +232,17 @@ class Spool:
         """True when a chunk of ordinary size would fit again."""
         return self.room_bytes >= ORDINARY_LINES * self._result_max_bytes
 
+    @property
+    def lack(self) -> str:
+        """What new chunks may take and what they need, in words, for whoever is to make room."""
+        total, _, free = self._volume(self._folder)
+        return (
+            f"{free} of {total} bytes are free, of which chunks may take {self.room_bytes}; they "
+            f"need {ORDINARY_LINES * self._result_max_bytes}: make room on the volume of "
+            "WEIR_DATA_DIR, raise WEIR_SPOOL_MAX_BYTES where it is set, or lower "
+            "WEIR_RESULT_MAX_BYTES"
+        )
+
     async def read_ahead(self, chunk_id: str) -> None:
         """Reads what an earlier process stored of a chunk, in a thread: ``open`` then need not."""
         if chunk_id in self._open or chunk_id in self._read:
