@@ -1,11 +1,16 @@
 """The gateway baseline: additive increase while the SLO holds, multiplicative decrease when not."""
 
+import time
+
 import pytest
 
 from benchmarks.colocation.runner import violated
 from benchmarks.colocation.setup import SloTarget
 from weir_cli.loadlab.aimd import AimdLimit
+from weir_cli.loadlab.feeders import Target, feed_online
 from weir_cli.loadlab.live import LiveLatency
+from weir_cli.loadlab.records import RequestRecord
+from weir_cli.loadlab.workload import OnlineRequest
 
 
 def test_the_limit_rises_by_one_and_halves() -> None:
@@ -28,6 +33,22 @@ def test_a_request_that_still_waits_counts_with_its_wait_so_far() -> None:
     live = LiveLatency(window_s=10)
     live.watch("stuck", 100.0)
     assert live.ttft(103).p99_s == pytest.approx(3.0)
+
+
+async def test_a_request_that_failed_waits_no_more() -> None:
+    """Else a live view shows its wait for ever, and a gateway never raises its limit again."""
+    live = LiveLatency(window_s=10)
+    failed = OnlineRequest(name="failed", at_s=0.0, prompt="words", max_tokens=4)
+    records: list[RequestRecord] = []
+    await feed_online(
+        Target(host="127.0.0.1", port=1, model="m", extra={}),  # nobody listens there
+        [failed],
+        start_s=time.monotonic(),
+        done=records.append,
+        watch=live.watch,
+    )
+    assert records[0].error is not None
+    assert live.ttft(time.monotonic()).count == 0
 
 
 def test_no_samples_leave_the_limit_alone_and_a_missed_slo_lowers_it() -> None:

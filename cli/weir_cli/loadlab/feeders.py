@@ -119,6 +119,9 @@ async def feed_online(
                 )
             )
             raise
+        finally:
+            if watcher is not None:  # who failed, or was cut off, waits no more
+                watcher(time.monotonic(), 0)
         done(record)
 
     async with asyncio.TaskGroup() as group:

@@ -35,12 +35,15 @@ class LiveLatency:
         self._due_s: dict[str, float] = {}
 
     def watch(self, name: str, due_s: float) -> Observer:
-        """The observer of one request."""
+        """The observer of one request; without tokens it hears that no more come."""
         last_s: float | None = None
         self._due_s[name] = due_s
 
         def observe(at_s: float, tokens: int) -> None:
             nonlocal last_s
+            if tokens == 0:
+                self._due_s.pop(name, None)
+                return
             if last_s is None:
                 self._due_s.pop(name, None)
                 self._ttft.add(at_s, at_s - due_s)

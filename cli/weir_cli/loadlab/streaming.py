@@ -22,7 +22,7 @@ _DATA = b"data: "
 _DONE = b"data: [DONE]"
 
 Observer: TypeAlias = Callable[[float, int], None]
-"""Told, while an answer streams, when events arrived and how many."""
+"""Told, while an answer streams, when events arrived and how many tokens; 0 when it is over."""
 
 
 class HttpError(Exception):
