@@ -41,11 +41,10 @@ class LiveLatency:
 
         def observe(at_s: float, tokens: int) -> None:
             nonlocal last_s
+            self._due_s.pop(name, None)  # it has its first token, or gets none
             if tokens == 0:
-                self._due_s.pop(name, None)
                 return
             if last_s is None:
-                self._due_s.pop(name, None)
                 self._ttft.add(at_s, at_s - due_s)
             else:
                 self._tbt.add(at_s, at_s - last_s)

@@ -100,14 +100,17 @@ class TailTbtAccount(QuietAccount):
     def _limit(self, load: OnlineLoad) -> float:
         if load.earliest_token_s is None:
             return inf
-        slack_s, guarded_s = self._slack(load.now_s - load.earliest_token_s)
-        return min(slack_s, guarded_s * self._feedback.factor)
+        slack_s = self._slack_s(load.now_s - load.earliest_token_s)
+        return min(slack_s, self._guarded_s(slack_s) * self._feedback.factor)
 
-    def _slack(self, waited_s: float) -> tuple[float, float]:
-        """Seconds to the deadline, and the median that ends before it but for the aimed share."""
-        slack_s = self._threshold_s - self._delay_s - waited_s
+    def _slack_s(self, waited_s: float) -> float:
+        """Seconds to the deadline."""
+        return self._threshold_s - self._delay_s - waited_s
+
+    def _guarded_s(self, slack_s: float) -> float:
+        """The median that ends within the slack but for the aimed share."""
         guarded_s = self._model.within(max(slack_s, 0.0), self._guard_quantile)
-        return slack_s, max(guarded_s, (1 - _GUARD_SHARE) * slack_s)
+        return max(guarded_s, (1 - _GUARD_SHARE) * slack_s)
 
     def prefill_limit(self, load: OnlineLoad) -> float:
         """Online prefill is chunked so that online decoders keep their pace, or paid by credit."""
@@ -123,14 +126,14 @@ class TailTbtAccount(QuietAccount):
         if self._whole_prefill or load.earliest_token_s is None:
             return limit_s
         # Whatever was late before: prompts get a fixed cost's worth while the deadline allows it.
-        guarded_s = self._slack(load.now_s - load.earliest_token_s)[1]
+        guarded_s = self._guarded_s(self._slack_s(load.now_s - load.earliest_token_s))
         return max(limit_s, min(guarded_s, load.base_s + load.idle_step_s))
 
     def _is_cramped(self, load: OnlineLoad) -> bool:
         """Whether decodes leave less than a fixed cost's worth of a step to prefill."""
         if load.earliest_token_s is None:
             return False
-        slack_s = self._threshold_s - self._delay_s - (load.now_s - load.earliest_token_s)
+        slack_s = self._slack_s(load.now_s - load.earliest_token_s)
         return slack_s < load.base_s + load.idle_step_s
 
     def _too_late_in_chunks(self, load: OnlineLoad) -> bool:
