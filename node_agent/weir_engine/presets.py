@@ -81,6 +81,7 @@ class Preset:
     stagger_prompts: bool = True
     full_bursts: bool = False
     fewest_late: bool = False
+    split_steps: bool = False
     packing: Callable[[Parts], PackingFactory] | None = None
     manager: Callable[..., KvManager] = KvManager
 
@@ -181,6 +182,7 @@ SEATS: dict[str, Preset] = {
         overcommit=True,
         full_bursts=True,
         fewest_late=True,
+        split_steps=True,
     ),
     "hygen": Preset(
         source="HyGen §4",
@@ -332,6 +334,7 @@ def build_scheduler(  # noqa: PLR0913 - the composition root
             overcommits=seats.overcommit and lane is None and bool(slos),
             stagger_prompts=seats.stagger_prompts,
             joins_beside_decodes=seats.full_bursts and not _has_ttft_mean(slos),
+            splits_steps=seats.split_steps,
             fewest_late=late,
             swap=parts.swap,
             packing=None if seats.packing is None else seats.packing(parts),

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 from weir_engine.ids import BlockHash, RequestId
 from weir_engine.kv.view import KvView, PrefixHit
-from weir_engine.latency.features import StepShape
+from weir_engine.latency.features import EMPTY_SHAPE, StepShape
 from weir_engine.request import Request
 from weir_engine.sched.plan import Preemption, Work
 from weir_engine.sched.preemption import freed_of
+from weir_engine.sched.step_kind import StepKind
 
 
 class StepDraft:
@@ -20,7 +21,9 @@ class StepDraft:
     ``offline_blocks`` is the offline holding as the step would leave it, ``ends_prompt`` says that
     an online request gets its first token from the step, ``lacks_room`` that one waits for blocks
     or a slot, ``adopted_blocks`` were found by admissions and not yet missed by a preemption,
-    ``admitted`` says how many shares are of requests that did not run before.
+    ``admitted`` says how many shares are of requests that did not run before. Where ``kind`` is
+    ``PREFILL``, ``waiting_decodes`` are the online decodes that it leaves out, and ``waiting_s``
+    what these take in the next step.
     """
 
     __slots__ = (
@@ -35,6 +38,7 @@ class StepDraft:
         "decode_longest",
         "decode_requests",
         "ends_prompt",
+        "kind",
         "lacks_room",
         "offline_blocks",
         "offline_seqs",
@@ -49,6 +53,8 @@ class StepDraft:
         "restore",
         "seqs_left",
         "tokens_left",
+        "waiting_decodes",
+        "waiting_s",
         "work",
     )
 
@@ -77,6 +83,9 @@ class StepDraft:
         self.decode_requests = 0
         self.decode_context = 0
         self.decode_longest = 0
+        self.kind = StepKind.HYBRID
+        self.waiting_decodes = EMPTY_SHAPE
+        self.waiting_s = 0.0
         self.ends_prompt = False
         self.lacks_room = False
         self.admitted = 0

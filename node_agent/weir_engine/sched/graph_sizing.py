@@ -32,7 +32,8 @@ def keep_offline_within(
     the launch. Elsewhere the tokens of a second count.
     """
     left = draft.tokens_left - decodes.decode_requests
-    savings_pay = limit.from_savings and draft.decode_requests > 0
+    delayed = draft.decode_requests + draft.waiting_decodes.decode_requests
+    savings_pay = limit.from_savings and delayed > 0
     shape = draft.shape.plus(decodes)
     if left > 0 and (savings_pay or serves_more_within(model, shape, limit.seconds, left)):
         _keep_within(draft, model)

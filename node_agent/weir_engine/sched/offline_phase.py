@@ -8,7 +8,7 @@ the threshold is Echo's (§5.3).
 from typing import NamedTuple, Self
 
 from weir_engine.config import Policy
-from weir_engine.latency.features import StepShape
+from weir_engine.latency.features import EMPTY_SHAPE, StepShape
 from weir_engine.request import Request
 from weir_engine.sched.account import OnlineLoad, StepLimit
 from weir_engine.sched.both_ends import BothEnds
@@ -16,8 +16,9 @@ from weir_engine.sched.draft import StepDraft
 from weir_engine.sched.gathering import PromptGathering
 from weir_engine.sched.offline_admission import OfflineAdmission, anybody_fits, free_slots
 from weir_engine.sched.plan import Work
-from weir_engine.sched.restoring import Restoring, may_grow
+from weir_engine.sched.restoring import Lacking, Restoring, may_grow
 from weir_engine.sched.state import SchedulerState
+from weir_engine.sched.step_kind import StepKind
 from weir_engine.sched.step_room import StepRoom
 
 # Prompts go before decodes where a decode takes as long as this many tokens of a prompt: on GPUs
@@ -38,6 +39,15 @@ class _Decodes(NamedTuple):
         """Of these requests."""
         computed = [request.computed_tokens for request in requests]
         return cls(requests, computed, StepShape.of_decodes(computed))
+
+
+class _Running(NamedTuple):
+    """The offline requests that run, and by what they are about to do: those that lack KV last."""
+
+    running: list[Request]
+    decoding: _Decodes
+    prefilling: list[Request]
+    lacking: Lacking
 
 
 class OfflinePhase:
@@ -76,35 +86,85 @@ class OfflinePhase:
             return
         if limit_s <= load.base_s:
             return
-        must_move = load.base_s == 0.0  # a step that may run always does something
         whole, lacking = self._restoring.parted(draft, running)
         requests, prefilling = self._by_phase(whole)
-        decoding = _Decodes.of(requests)
+        there = _Running(running, _Decodes.of(requests), prefilling, lacking)
+        if draft.kind is StepKind.PREFILL:
+            self._prompts_alone(draft, policy, there, load.now_s, limit)
+            return
+        must_move = load.base_s == 0.0  # a step that may run always does something
+        if draft.kind is StepKind.HYBRID:
+            blocked = self._both(draft, policy, there, load.now_s, limit, must_move=must_move)
+        else:
+            blocked = self._decodes(draft, policy, there.decoding, limit_s, must_move=must_move)
+        if blocked:
+            self._give_way(draft, policy, running, load.now_s)
+
+    def _both(
+        self,
+        draft: StepDraft,
+        policy: Policy,
+        there: _Running,
+        now_s: float,
+        limit: StepLimit,
+        *,
+        must_move: bool,
+    ) -> bool:
+        """Decodes and prompts, and those that join; True when one that runs lacked a block."""
+        running, decoding, prefilling, lacking = there
+        limit_s, decodes = limit.seconds, len(decoding.requests)
         online_decodes = draft.decode_requests
         prefill_first = self._prompts_first(draft, decoding, limit_s)
         self._room.keep_within_graphs(draft, decoding.shape, limit)
         blocked = False
         if not prefill_first:
             blocked = self._decodes(draft, policy, decoding, limit_s, must_move=must_move)
-            self._size_step(draft, policy, len(requests), limit_s)
+            self._size_step(draft, policy, decodes, limit_s)
         blocked |= self._prefills(draft, policy, prefilling, limit_s, must_move=must_move)
         if prefill_first:
             if not blocked:
-                self._admission.fill(
-                    draft, policy, running, load.now_s, limit_s, must_move=must_move
-                )
+                self._admission.fill(draft, policy, running, now_s, limit_s, must_move=must_move)
             blocked |= self._decodes(draft, policy, decoding, limit_s, must_move=must_move)
         added = draft.decode_requests - online_decodes
         blocked |= self._restoring.fill(draft, policy, lacking, limit_s, must_move=must_move)
-        if blocked:
-            self._give_way(draft, policy, running, load.now_s)
-            return
         # Those that are held back already are company enough.
-        alone = added == len(requests) and not prefill_first
-        if alone and not self._gathers(draft, policy, len(requests)):
-            self._admission.fill(draft, policy, running, load.now_s, limit_s, must_move=must_move)
+        alone = added == decodes and not prefill_first
+        if not blocked and alone and not self._gathers(draft, policy, decodes):
+            self._admission.fill(draft, policy, running, now_s, limit_s, must_move=must_move)
+        return blocked
 
-    def _prompts_first(self, draft: StepDraft, decoding: _Decodes, limit_s: float) -> bool:
+    def _prompts_alone(
+        self, draft: StepDraft, policy: Policy, there: _Running, now_s: float, limit: StepLimit
+    ) -> None:
+        """Prompts, as long as the decodes of both classes still end within the limit after them."""
+        decoding, limit_s = there.decoding, limit.seconds
+        if decoding.requests:
+            both = draft.waiting_decodes.plus(decoding.shape)
+            apart_s = self._room.seconds(both) - draft.waiting_s
+            if not self._prompts_first(draft, decoding, limit_s, apart_s):
+                limit_s -= apart_s
+        self._room.keep_within_graphs(draft, EMPTY_SHAPE, limit._replace(seconds=limit_s))
+        self._size_step(draft, policy, len(decoding.requests), limit_s)
+        if self._prefills(draft, policy, there.prefilling, limit_s, must_move=False):
+            return
+        if not self._gathers(draft, policy, len(decoding.requests)):
+            self._admission.fill(draft, policy, there.running, now_s, limit_s, must_move=False)
+
+    def has_prompts(self, draft: StepDraft, policy: Policy) -> bool:
+        """True while some are begun, or wait and might be admitted."""
+        state = self._state
+        decodes = 0
+        for request in state.running_offline.values():
+            if request.remaining_tokens > 1 or not request.output_tokens:
+                return True
+            decodes += 1
+        if not state.offline_waiting or free_slots(draft, policy) < 1:
+            return False
+        return not self._gathers(draft, policy, decodes)
+
+    def _prompts_first(
+        self, draft: StepDraft, decoding: _Decodes, limit_s: float, apart_s: float | None = None
+    ) -> bool:
         """As set, else True when time ends the step and decodes are dear."""
         if self._prefill_first is not None:
             return self._prefill_first
@@ -114,6 +174,7 @@ class OfflinePhase:
             limit_s,
             draft.tokens_left,
             dear=_DEAR_DECODE if self._state.lane is None else 1.0,
+            apart_s=apart_s,
         )
 
     def _gathers(self, draft: StepDraft, policy: Policy, decodes: int) -> bool:

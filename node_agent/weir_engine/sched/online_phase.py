@@ -21,6 +21,7 @@ from weir_engine.sched.pace import Pace
 from weir_engine.sched.plan import Work
 from weir_engine.sched.prompt_queue import queue_s, token_s
 from weir_engine.sched.state import SchedulerState
+from weir_engine.sched.step_kind import StepKind, kind_of
 
 _MEDIAN = 0.5
 # Once a prompt ends in a step, another one may join only while the step is shorter than this many
@@ -51,6 +52,7 @@ class OnlinePhase:
         ends: BothEnds,
         stagger_prompts: bool = False,
         joins_beside_decodes: bool = False,
+        splits_steps: bool = False,
         fewest_late: FewestLate | None = None,
     ) -> None:
         """``fewest_late``, where it is there, orders prompts instead of ``order``.
@@ -58,7 +60,8 @@ class OnlinePhase:
         ``stagger_prompts``: a prompt that ends in a long step keeps the others out of it.
 
         Long is more than some fixed costs, or, with ``joins_beside_decodes``, more than some steps
-        of its decodes alone.
+        of its decodes alone. ``splits_steps``: prompts and decodes get steps of their own where
+        that is shorter.
         """
         self._state = state
         self._model = model
@@ -69,11 +72,38 @@ class OnlinePhase:
         self._making_room = MakingRoom(state, ends)
         self._stagger_prompts = stagger_prompts
         self._joins_beside_decodes = joins_beside_decodes
+        self._splits_steps = splits_steps
         self._fewest_late = fewest_late
         self._sizes_by_graphs = model.graph_tokens > 0
 
-    def fill(self, draft: StepDraft, now_s: float, busy_s: float) -> OnlineLoad:
-        """Add the online work; answers with the load that it makes (see there for the times)."""
+    def fill(
+        self, draft: StepDraft, now_s: float, busy_s: float, *, offline_prompts: bool = False
+    ) -> OnlineLoad:
+        """Add the online work; answers with the load that it makes (see there for the times).
+
+        ``offline_prompts``: there are some that might join the step. Where they would take too long
+        beside its decodes, these wait for the next step, or for ``decode_instead``.
+        """
+        decoding, prefilling = self._by_phase()
+        if prefilling or not self._state.only_online_runs:
+            self._books.settle()  # the model is asked first, and must not learn amid a plan
+        if self._splits_steps:
+            draft.kind = self._kind(decoding, prefilling, offline_prompts=offline_prompts)
+        if draft.kind is StepKind.PREFILL:
+            self._leave_out(draft, decoding)
+        else:
+            self._decodes(draft, decoding)
+        return self._load_with_prompts(draft, decoding, prefilling, now_s, busy_s)
+
+    def decode_instead(self, draft: StepDraft, now_s: float, busy_s: float) -> OnlineLoad:
+        """No prompt could join a step that was to have nothing else: its decodes run after all."""
+        decoding, prefilling = self._by_phase()
+        draft.kind = StepKind.DECODE
+        self._leave_out(draft, [])
+        self._decodes(draft, [r for r in decoding if r.id not in draft.preempted])
+        return self._load_with_prompts(draft, decoding, prefilling, now_s, busy_s)
+
+    def _by_phase(self) -> tuple[list[Request], list[Request]]:
         decoding: list[Request] = []
         prefilling: list[Request] = []
         for request in self._state.running_online.values():
@@ -84,17 +114,50 @@ class OnlinePhase:
                 decoding.append(request)
             else:
                 prefilling.append(request)
-        if prefilling or not self._state.only_online_runs:
-            self._books.settle()  # the model is asked first, and must not learn amid a plan
-        self._decodes(draft, decoding)
+        return decoding, prefilling
+
+    def _kind(
+        self, decoding: list[Request], prefilling: list[Request], *, offline_prompts: bool
+    ) -> StepKind:
+        """By the decodes that prompts of the step would have beside them."""
+        state = self._state
+        computed = [request.computed_tokens for request in decoding]
+        if not (prefilling or state.waiting_online):
+            if not offline_prompts:
+                return StepKind.HYBRID
+            others = state.running_offline.values()
+            computed += [r.computed_tokens for r in others if r.is_decoding]
+        if not computed:
+            return StepKind.HYBRID
+        decodes = StepShape.of_decodes(computed)
+        return kind_of(self._model, decodes, decodes_wait=state.decodes_wait)
+
+    def _leave_out(self, draft: StepDraft, decoding: list[Request]) -> None:
+        decodes = StepShape.of_decodes([request.computed_tokens for request in decoding])
+        draft.waiting_decodes = decodes
+        draft.waiting_s = 0.0 if decodes.is_empty else self._model.predict(decodes)
+
+    def _load_with_prompts(
+        self,
+        draft: StepDraft,
+        decoding: list[Request],
+        prefilling: list[Request],
+        now_s: float,
+        busy_s: float,
+    ) -> OnlineLoad:
         load = self._load(draft, decoding, prefilling, now_s, busy_s)
         if prefilling or self._state.waiting_online:
-            self._prefill(draft, prefilling, load)
-            shape = draft.shape
-            base_s = 0.0 if shape.is_empty else self._model.predict(shape)
+            if draft.kind is not StepKind.DECODE or not draft.work:
+                self._prefill(draft, prefilling, load)
+            base_s = self._base_s(draft)
             prompts = self._prompts(draft, load, prefilling, base_s)
             load = load._replace(base_s=base_s, **prompts)
         return load
+
+    def _base_s(self, draft: StepDraft) -> float:
+        """Of the online work: until the decodes have their tokens, which may be the step after."""
+        shape = draft.shape
+        return draft.waiting_s + (0.0 if shape.is_empty else self._model.predict(shape))
 
     def _prompts(
         self, draft: StepDraft, load: OnlineLoad, prefilling: list[Request], base_s: float
@@ -139,16 +202,15 @@ class OnlinePhase:
             waiting = self._waiting(draft)
             first = [r.arrival_s for r in [*prefilling, *waiting] if r.output_tokens == 0]
             resuming = len([r for r in waiting if r.output_tokens])
-        shape = draft.shape
         return OnlineLoad(
             now_s=now_s,
             busy_s=busy_s,
-            decoders=draft.decode_requests,
+            decoders=draft.decode_requests + draft.waiting_decodes.decode_requests,
             earliest_token_s=min(tokens_s, default=None),
             earliest_cumulative_s=cumulative_s,
             prefills=len(first) + resuming,
             earliest_arrival_s=min(first, default=None),
-            base_s=0.0 if shape.is_empty else self._model.predict(shape),
+            base_s=self._base_s(draft),
             idle_step_s=self._model.fixed_s,
         )
 
@@ -180,7 +242,7 @@ class OnlinePhase:
         draft.add_decodes([self._state.decode_work[request.id]], decode)
 
     def _prefill(self, draft: StepDraft, running: list[Request], load: OnlineLoad) -> None:
-        limit_s = self._prefill_limit(draft, running, load)
+        limit_s = self._prefill_limit(draft, running, load) - draft.waiting_s
         admits = True
         ranked = self._ranked(draft, running, limit_s, load.now_s + load.busy_s)
         if self._sizes_by_graphs and ranked:
@@ -201,7 +263,13 @@ class OnlinePhase:
         if len(running) + len(waiting) < 2:
             return [*running, *waiting]
         most, decodes = self._state.shape.max_batched_tokens, draft.decode_shape
-        each_s = token_s(self._model, decodes, limit_s=limit_s, step_tokens=most)
+        each_s = token_s(
+            self._model,
+            decodes,
+            limit_s=limit_s,
+            step_tokens=most,
+            between_s=draft.waiting_s,
+        )
         begun: list[Request] = []
         if self._sizes_by_graphs:  # that a prompt takes several steps is no reason to overtake it
             begun = sorted(running, key=lambda request: request.arrival_s)
@@ -247,7 +315,8 @@ class OnlinePhase:
             self._model,
             draft.decode_shape,
             queue,
-            limit_s=limit_s,
+            limit_s=limit_s - draft.waiting_s,
+            between_s=draft.waiting_s,
             step_tokens=self._state.shape.max_batched_tokens,
             least_steps=len(queue) if self._stagger_prompts else 0,
         )
@@ -297,7 +366,7 @@ class OnlinePhase:
         """True when a prompt ends in the step and the step is long enough to keep others out."""
         if not (self._stagger_prompts and draft.ends_prompt):
             return False
-        one_more_s = self._model.fixed_s
+        one_more_s = self._model.fixed_s + draft.waiting_s
         if self._joins_beside_decodes and draft.decode_requests:
             one_more_s = self._model.predict(draft.decode_shape)
         return self._model.predict(draft.shape) > _JOIN_STEPS * one_more_s

@@ -4,6 +4,7 @@ from typing import Final
 
 from weir_engine.sched.plan import StepPlan
 from weir_engine.sched.state import SchedulerState
+from weir_engine.sched.step_kind import StepKind
 
 # A step that is predicted to take this share of its limit had no time left.
 _FULL: Final = 0.9
@@ -40,6 +41,8 @@ class Overcommit:
             return
         if not (policy.alive(plan.now_s) and policy.offline_seq_slots and policy.offline_kv_blocks):
             return  # offline work was not asked for: that says nothing of blocks
+        if plan.kind is StepKind.DECODE and state.decodes_wait:
+            return  # nor does a step that prompts had to stay out of
         idle = (
             state.offline_waiting > 0
             and plan.shape.tokens < state.shape.max_batched_tokens

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from weir_engine.ids import RequestId
 from weir_engine.latency.features import StepShape
+from weir_engine.sched.step_kind import StepKind
 
 
 class Work(NamedTuple):
@@ -54,7 +55,8 @@ class StepPlan(NamedTuple):
     comes back from host memory; they run again when it is there. ``restore`` are requests with
     work whose overwritten KV slots are copied back before it (BROS §5.2). ``piggyback`` counts, by
     model layer, the attention results of the CPU lane that this step takes through its dense
-    modules (empty: none), ``piggyback_s`` what they add to its predicted duration.
+    modules (empty: none), ``piggyback_s`` what they add to its predicted duration. ``kind`` is
+    ``PREFILL`` where decodes wait for the next step, ``DECODE`` where prompts do.
     """
 
     step: int
@@ -73,6 +75,7 @@ class StepPlan(NamedTuple):
     restore: tuple[RequestId, ...] = ()
     piggyback: tuple[int, ...] = ()
     piggyback_s: float = 0.0
+    kind: StepKind = StepKind.HYBRID
 
     @property
     def computes(self) -> bool:

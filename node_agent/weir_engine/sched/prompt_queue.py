@@ -15,7 +15,7 @@ _MEDIAN = 0.5
 _SHARE_OF_SLACK = 0.25
 
 
-def queue_s(
+def queue_s(  # noqa: PLR0913 - the queue and its steps
     model: LatencyModel,
     decodes: StepShape,
     queue: Iterable[tuple[int, int]],
@@ -23,11 +23,12 @@ def queue_s(
     limit_s: float,
     step_tokens: int,
     least_steps: int = 0,
+    between_s: float = 0.0,
 ) -> float:
     """Seconds until the last of ``queue``, (new, computed) tokens each, has its first token.
 
     Steps hold ``step_tokens`` of prompts at most, last ``limit_s`` at most beside ``decodes``, and
-    are ``least_steps`` or more.
+    are ``least_steps`` or more. Each but the first comes ``between_s`` after the one before.
 
     Source: OmniServe §3.3.3. The printed sum is over layers and modules of all unfinished prefills;
     here the model predicts it as whole steps: as many as the queue fills, and what is left over.
@@ -47,14 +48,25 @@ def queue_s(
     steps, rest = divmod(tokens, fill)
     # Attention work is spread evenly over the steps.
     share = pairs / tokens
-    seconds = steps * model.predict(_beside(decodes, fill, share))
-    return seconds + (model.predict(_beside(decodes, rest, share)) if rest else 0.0)
+    seconds = steps * (between_s + model.predict(_beside(decodes, fill, share)))
+    last_s = model.predict(_beside(decodes, rest, share)) if rest else -between_s
+    return seconds + last_s
 
 
-def token_s(model: LatencyModel, decodes: StepShape, *, limit_s: float, step_tokens: int) -> float:
-    """Seconds of a full step beside ``decodes`` for each of its prompt tokens."""
+def token_s(
+    model: LatencyModel,
+    decodes: StepShape,
+    *,
+    limit_s: float,
+    step_tokens: int,
+    between_s: float = 0.0,
+) -> float:
+    """Seconds of a full step beside ``decodes`` for each of its prompt tokens.
+
+    The next one comes ``between_s`` after it.
+    """
     fill = max(model.max_prefill_tokens(decodes, 0, limit_s, _MEDIAN, step_tokens), 1)
-    return model.predict(_beside(decodes, fill, fill / 2)) / fill
+    return (model.predict(_beside(decodes, fill, fill / 2)) + between_s) / fill
 
 
 def beside_prompts_s(

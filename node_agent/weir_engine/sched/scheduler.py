@@ -34,6 +34,7 @@ from weir_engine.sched.plan import StepOutcome, StepPlan
 from weir_engine.sched.seats import Seats
 from weir_engine.sched.settlement import Settlement
 from weir_engine.sched.state import Counters, SchedulerState
+from weir_engine.sched.step_kind import StepKind
 from weir_engine.sched.step_room import StepRoom
 from weir_engine.sched.transitions import advance, count_finished, end, preempt
 
@@ -78,6 +79,8 @@ class Scheduler:
         self._listeners = (*seats.listeners, *own)
         ends = BothEnds(kv, seats.swap)
         self._hold_steps = 0 if ends.there else _HOLD_STEPS
+        # What is restored, or decodes on CPUs, has a place in steps of both alone.
+        self._splits_steps = seats.splits_steps and not ends.there and seats.lane is None
         self._online = OnlinePhase(
             self._state,
             model=model,
@@ -88,6 +91,7 @@ class Scheduler:
             # It shortens the first token's wait at the next tokens' expense.
             stagger_prompts=seats.stagger_prompts and any(s.metric is Metric.TTFT for s in slos),
             joins_beside_decodes=seats.joins_beside_decodes,
+            splits_steps=self._splits_steps,
             fewest_late=seats.fewest_late,
         )
         room = OnlineRoom(self._state, both_ends=ends.there) if seats.keeps_room else None
@@ -186,14 +190,22 @@ class Scheduler:
         if self._packing is not None:
             packed = self._packing.fill(draft, policy, now_s)
             return self._finish(draft, OnlineLoad(now_s=now_s), packed.limit, packed.online_shape)
-        load = self._online.fill(draft, now_s, self._settlement.busy_s(now_s))
+        busy_s = self._settlement.busy_s(now_s)
+        may_run = bool(policy.offline_seq_slots and policy.offline_kv_blocks)
+        prompts = self._splits_steps and may_run and self._offline.has_prompts(draft, policy)
+        load = self._online.fill(draft, now_s, busy_s, offline_prompts=prompts)
         online_shape = draft.shape
         only_online = state.only_online_runs
-        limit = self._step_limit(load, policy, only_online=only_online)
-        if only_online or not (policy.offline_seq_slots and policy.offline_kv_blocks):
+        load, limit = self._limited(draft, load, policy, only_online=only_online)
+        if only_online or not may_run:
             return self._finish(draft, load, limit, online_shape)
         if self._overflow is None:
             self._offline.fill(draft, policy, load, limit)
+            if draft.kind is StepKind.PREFILL and not draft.work:
+                load = self._online.decode_instead(draft, now_s, busy_s)
+                online_shape = draft.shape
+                load, limit = self._limited(draft, load, policy, only_online=False)
+                self._offline.fill(draft, policy, load, limit)
             return self._finish(draft, load, limit, online_shape)
         reserve_s = self._overflow.reserve_s(draft, limit.seconds)
         left = limit._replace(seconds=limit.seconds - reserve_s)
@@ -221,12 +233,21 @@ class Scheduler:
         for request_id in plan.recall:
             state.return_from_cpu(state.get(request_id))
         advance(state, plan.work)
-        if plan.work and self._hold_steps:
-            for request_id in plan.held:
-                if state.held_until.get(request_id, 0) < plan.step:
-                    state.held_until[request_id] = plan.step + self._hold_steps
+        self._hold(plan)
         for listener in self._listeners:
             listener.on_begin(plan, state.requests)
+
+    def _hold(self, plan: StepPlan) -> None:
+        """Notes who works in the next steps all the less, or all the more, for not being in one."""
+        state = self._state
+        prompts_alone = plan.kind is StepKind.PREFILL
+        if plan.computes:
+            state.decodes_wait = prompts_alone
+        if not plan.work or prompts_alone or not self._hold_steps:
+            return
+        for request_id in plan.held:
+            if state.held_until.get(request_id, 0) < plan.step:
+                state.held_until[request_id] = plan.step + self._hold_steps
 
     def commit(self, plan: StepPlan, outcome: StepOutcome) -> None:
         """A step ended: tokens arrive, requests finish, the models and accounts learn."""
@@ -257,6 +278,17 @@ class Scheduler:
     def telemetry(self) -> dict[str, Any]:
         """Sums and levels as plain types; fixed size."""
         return self._state.telemetry()
+
+    def _limited(
+        self, draft: StepDraft, load: OnlineLoad, policy: Policy, *, only_online: bool
+    ) -> tuple[OnlineLoad, StepLimit]:
+        """Load and limit of the step alone; decodes that wait have the rest of that time."""
+        limit = self._step_limit(load, policy, only_online=only_online)
+        waiting_s = draft.waiting_s
+        if not waiting_s:
+            return load, limit
+        load = load._replace(base_s=load.base_s - waiting_s)
+        return load, limit._replace(seconds=limit.seconds - waiting_s)
 
     def _step_limit(self, load: OnlineLoad, policy: Policy, *, only_online: bool) -> StepLimit:
         books = self._books
@@ -306,6 +338,7 @@ class Scheduler:
             restore=tuple(draft.restore),
             piggyback=taken.counts,
             piggyback_s=taken.seconds,
+            kind=draft.kind,
         )
 
     def _held(self, draft: StepDraft) -> tuple[RequestId, ...]:

@@ -33,6 +33,7 @@ class Seats:
     short and time is not, they count on others to end before they need their last blocks.
     ``stagger_prompts``: where TTFT has an objective, a prompt that ends in a long step keeps other
     online prompts out of it, in a longer one only where prompts have ``joins_beside_decodes``.
+    ``splits_steps``: prompts and decodes get steps of their own where mixing them costs more.
     ``fewest_late`` (None: nobody) orders online prompts instead of ``order``.
     ``swap`` is what copying KV slots back takes, where blocks are filled from both ends.
     ``packing`` (None: the two phases) puts both classes into a step at once.
@@ -51,6 +52,7 @@ class Seats:
     overcommits: bool = False
     stagger_prompts: bool = True
     joins_beside_decodes: bool = False
+    splits_steps: bool = False
     fewest_late: FewestLate | None = None
     swap: SwapModel = _NO_TIME
     packing: Callable[[SchedulerState], Packing] | None = None

@@ -10,6 +10,7 @@ from weir_engine.sched.bookkeeping import Bookkeeping
 from weir_engine.sched.pace import Pace
 from weir_engine.sched.plan import StepOutcome, StepPlan
 from weir_engine.sched.state import SchedulerState
+from weir_engine.sched.step_kind import StepKind
 from weir_engine.sched.transitions import count_on_cpu
 
 # A step that should have ended ends within so long.
@@ -37,6 +38,8 @@ class Settlement:
         self._last_start_s = 0.0
         self._last_end_s = 0.0
         self._last_offline_s = 0.0
+        self._left_out_at_s = 0.0  # when a step of prompts started, and what of it was offline
+        self._left_out_s = 0.0
         self._in_flight = 0
         self._planned_end_s = 0.0
 
@@ -98,6 +101,8 @@ class Settlement:
         counters.offline_steps += offline
         if offline:
             self._charge_waiting(offline_s)
+        if plan.kind is StepKind.PREFILL:
+            self._left_out_at_s, self._left_out_s = outcome.started_s, offline_s
         self._books.step(
             plan.shape,
             duration_s - plan.piggyback_s if outcome.timed else None,
@@ -136,7 +141,10 @@ class Settlement:
             ttft_s = now_s - request.arrival_s
             self._books.first_token(ttft_s, request.offline_delay_s, late_s)
         elif request.last_token_s is not None:
-            self._books.token(now_s - request.last_token_s, self._last_offline_s, late_s)
+            delay_s = self._last_offline_s
+            if request.last_token_s <= self._left_out_at_s:
+                delay_s += self._left_out_s
+            self._books.token(now_s - request.last_token_s, delay_s, late_s)
 
     def _only_decodes(self) -> bool:
         """True while all that is there are online requests that have their first token."""

@@ -40,9 +40,10 @@ class SchedulerState:
 
     ``running`` holds both classes in the order of admission, ``running_online`` and
     ``running_offline`` one each; ``resuming`` offline requests that were preempted, which go before
-    the pool; ``held_until`` the step up to which a decode that was
-    held back stays back; ``on_cpu`` offline requests that decode on the CPU ``lane``;
-    ``decode_work`` what a plan says of each running request while it decodes, made once.
+    the pool; ``held_until`` the step up to which a decode that was held back stays back,
+    ``decodes_wait`` whether the last step left all of them out; ``on_cpu`` offline requests that
+    decode on the CPU ``lane``; ``decode_work`` what a plan says of each running request while it
+    decodes, made once.
     """
 
     shape: EngineShape
@@ -59,6 +60,7 @@ class SchedulerState:
     resuming: dict[RequestId, Request] = field(default_factory=dict)
     on_cpu: dict[RequestId, Request] = field(default_factory=dict)
     held_until: dict[RequestId, int] = field(default_factory=dict)
+    decodes_wait: bool = False
     decode_work: dict[RequestId, Work] = field(default_factory=dict)
     inflight: InflightPrefixes = field(init=False)
     counters: Counters = field(default_factory=Counters)

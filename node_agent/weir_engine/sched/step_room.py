@@ -60,6 +60,10 @@ class StepRoom:
                 high = middle - 1
         return low
 
+    def seconds(self, shape: StepShape) -> float:
+        """Of a step of that shape."""
+        return self._model.predict(shape)
+
     def fit(self, shape: StepShape, decodes: StepShape, limit_s: float) -> bool:
         """True when there is time for some decodes too."""
         return self._model.predict(shape.plus(decodes)) <= limit_s
@@ -72,10 +76,12 @@ class StepRoom:
         tokens_left: int,
         *,
         dear: float,
+        apart_s: float | None = None,
     ) -> bool:
         """True when time ends the step and a decode costs over ``dear`` tokens of a prompt.
 
-        Asked of the step with all the ``decodes`` and a prompt of as many tokens as are left.
+        Asked of the step with all the ``decodes`` and a prompt of as many tokens as are left, or
+        where they take ``apart_s`` in the next step of that prompt alone.
         """
         count = decodes.decode_requests
         left = tokens_left - count
@@ -83,6 +89,8 @@ class StepRoom:
             return False
         full = shape.with_prefill(left, 0)
         prompt_s = self._model.predict(full)
-        full_s = self._model.predict(full.plus(decodes))
+        decodes_s = apart_s
+        if decodes_s is None:
+            decodes_s = self._model.predict(full.plus(decodes)) - prompt_s
         each_s = (prompt_s - self._model.predict(shape)) / left
-        return full_s > limit_s and full_s - prompt_s > dear * each_s * count
+        return prompt_s + decodes_s > limit_s and decodes_s > dear * each_s * count

@@ -16,7 +16,9 @@ from weir_engine.sim.recording import RecordedStep
 
 _FEWEST_STEPS = 30
 _FEATURES = AttentionModel()
-_PRIOR = (*_FEATURES.defaults, _FEATURES.defaults[-1], 0.0)
+# Without the price of decodes beside a prompt: profiles that were recorded have none.
+_COUNTED = len(_FEATURES.defaults) - 1
+_PRIOR = (*_FEATURES.defaults[:_COUNTED], _FEATURES.defaults[_COUNTED - 1], 0.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,7 +152,7 @@ class RecordedRun:
 
 
 def _features(shape: StepShape, distinct_tokens: int, *, after_prefill: bool) -> tuple[float, ...]:
-    return (*_FEATURES.features(shape), float(distinct_tokens), float(after_prefill))
+    return (*_FEATURES.features(shape)[:_COUNTED], float(distinct_tokens), float(after_prefill))
 
 
 def _features_of(step: RecordedStep) -> tuple[float, ...]:

@@ -21,6 +21,7 @@ COSTS = {
     "prefill_requests": 0.0,
     "decode_requests": 5e-5,
     "decode_context": 3e-8,
+    "mixed_context": 0.0,
     "beyond_graphs": 0.018,
     "beyond_tokens": 2e-6,
 }

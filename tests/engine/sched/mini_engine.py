@@ -21,15 +21,21 @@ OPEN_POLICY = Policy(offline_kv_blocks=10_000, offline_seq_slots=10_000)
 STEP_S, TOKEN_S = 0.010, 0.001
 
 
-def exact_model(decode_s: float = TOKEN_S, *, residuals: Sequence[float] = (1.0,)) -> FittedModel:
-    """``residuals``: measured over predicted seconds, of past steps of every size."""
+def exact_model(
+    decode_s: float = TOKEN_S, *, residuals: Sequence[float] = (1.0,), mixed_s: float = 0.0
+) -> FittedModel:
+    """``residuals``: measured over predicted seconds, of past steps of every size.
+
+    ``mixed_s``: of each token of the contexts of decodes beside a prompt.
+    """
     measured = list(residuals) * (256 // len(residuals))
     return create(
         "attention",
         {
             "model": "attention",
             "coefficients": dict.fromkeys(create("attention").features_by_name, 0.0)
-            | _exact_coefficients(decode_s),
+            | _exact_coefficients(decode_s)
+            | {"mixed_context": mixed_s},
             "residuals": {str(size): measured for size in range(33)},
         },
     )
@@ -88,6 +94,7 @@ class MiniEngine:
     static_budget_s: float | None = None
     tpot_from_arrival: bool = False
     decode_s: float = TOKEN_S
+    mixed_s: float = 0.0
     model: FittedModel | None = None
     now_s: float = 0.0
     ended: dict[str, int] = field(default_factory=dict)
@@ -111,7 +118,7 @@ class MiniEngine:
             ),
             slos=self.slos,
             kv=self.kv,
-            model=self.model or exact_model(self.decode_s),
+            model=self.model or exact_model(self.decode_s, mixed_s=self.mixed_s),
             pool=self.pool,
             order=self.order,
             static_budget_s=self.static_budget_s,
@@ -167,7 +174,7 @@ class MiniEngine:
 
     def _end(self, sent: "Sent") -> None:
         started_s = self.now_s
-        self.now_s += self._cost_s(sent.plan)
+        self.now_s += self.cost_s(sent.plan)
         self.scheduler.commit(
             sent.plan,
             StepOutcome(
@@ -190,11 +197,14 @@ class MiniEngine:
                 hit = PrefixHit(tokens=work.hit_tokens, free_blocks=0)
                 self.kv.keep(self.live[work.request_id], hit)
 
-    def _cost_s(self, plan: StepPlan) -> float:
+    def cost_s(self, plan: StepPlan) -> float:
+        """What the step takes."""
         if not plan.work:
             return plan.idle_s or STEP_S
         shape = plan.shape
-        return STEP_S + TOKEN_S * shape.prefill_tokens + self.decode_s * shape.decode_requests
+        mixed = shape.decode_context if shape.prefill_requests else 0
+        seconds = STEP_S + TOKEN_S * shape.prefill_tokens + self.decode_s * shape.decode_requests
+        return seconds + self.mixed_s * mixed
 
     def run(self, steps: int = 500, *, left: int = 0) -> None:
         for _ in range(steps):

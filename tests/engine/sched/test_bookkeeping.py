@@ -159,8 +159,8 @@ class Noisy(MiniEngine):
         self.noise = random.Random(3)  # noqa: S311 - a test's noise
 
     @override
-    def _cost_s(self, plan: StepPlan) -> float:
-        return super()._cost_s(plan) * self.noise.uniform(0.9, 1.4)
+    def cost_s(self, plan: StepPlan) -> float:
+        return super().cost_s(plan) * self.noise.uniform(0.9, 1.4)
 
 
 @dataclass

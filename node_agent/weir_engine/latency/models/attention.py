@@ -7,14 +7,16 @@ from typing_extensions import override
 from weir_engine.latency.features import EMPTY_SHAPE, StepShape
 from weir_engine.latency.models.linear import LinearModel
 
-_COLUMNS: Final = 6  # a subclass may have more behind them
+_COLUMNS: Final = 7  # a subclass may have more behind them
 
 
 class AttentionModel(LinearModel):
     """T = c + S_p + history pairs + N_p + N_d + S_d, each with its coefficient.
 
     Unlike HyGen's squares, the pairs n * (p + n / 2) tell a chunk late in a long prompt from an
-    early one, and costs of requests add up.
+    early one, and costs of requests add up. Beside a prompt S_d counts once more, with a price of
+    its own: many attention kernels split the contexts of decodes only where no prompt is among them
+    (decision 41).
     """
 
     name: ClassVar[str] = "attention"
@@ -25,8 +27,9 @@ class AttentionModel(LinearModel):
         "prefill_requests",
         "decode_requests",
         "decode_context",
+        "mixed_context",
     )
-    defaults: ClassVar[tuple[float, ...]] = (7.5e-3, 4.5e-4, 1.3e-7, 2e-4, 6e-4, 1.4e-6)
+    defaults: ClassVar[tuple[float, ...]] = (7.5e-3, 4.5e-4, 1.3e-7, 2e-4, 6e-4, 1.4e-6, 0.0)
 
     @override
     def features(self, shape: StepShape) -> tuple[float, ...]:
@@ -37,6 +40,7 @@ class AttentionModel(LinearModel):
             float(shape.prefill_requests),
             float(shape.decode_requests),
             float(shape.decode_context),
+            float(shape.decode_context if shape.prefill_requests else 0),
         )
 
     @override
@@ -50,17 +54,25 @@ class AttentionModel(LinearModel):
             + self._history * history
             + self._prefills * prefills
             + self._decodes * decodes
-            + self._context * context
+            + (self._mixed_context if prefills else self._context) * context
         )
 
     @override
     def decode_cost(self, context_tokens: int, shape: StepShape = EMPTY_SHAPE) -> float:
-        return self._decodes + self._context * context_tokens
+        each_s = self._mixed_context if shape.prefill_requests else self._context
+        return self._decodes + each_s * context_tokens
+
+    @override
+    def mixed_s(self, decodes: StepShape) -> float:
+        return (self._mixed_context - self._context) * decodes.decode_context
 
     @override
     def _prefill_terms(self, shape: StepShape, computed_tokens: int) -> tuple[float, float, float]:
         half = self._history / 2
-        return self._prefills, self._prefill + self._history * computed_tokens, half
+        fixed = self._prefills
+        if not shape.prefill_requests:
+            fixed += (self._mixed_context - self._context) * shape.decode_context
+        return fixed, self._prefill + self._history * computed_tokens, half
 
     @override
     def _unpack(self) -> None:
@@ -71,4 +83,6 @@ class AttentionModel(LinearModel):
             self._prefills,
             self._decodes,
             self._context,
+            more,
         ) = self._values[:_COLUMNS]
+        self._mixed_context = self._context + more

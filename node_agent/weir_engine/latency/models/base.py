@@ -22,6 +22,10 @@ class LatencyModel(Protocol):
         """Seconds that a step of so many tokens costs for being larger than that."""
         ...
 
+    def mixed_s(self, decodes: StepShape) -> float:
+        """Seconds that these decodes take longer for a prompt beside them."""
+        ...
+
     @property
     def observed_steps(self) -> int:
         """Measured steps learnt from; 0 means that only the profile or the defaults speak."""

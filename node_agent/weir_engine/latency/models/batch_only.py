@@ -41,6 +41,10 @@ class BatchOnlyModel:
         """Nothing."""
         return 0.0
 
+    def mixed_s(self, decodes: StepShape) -> float:  # noqa: ARG002
+        """Nothing."""
+        return 0.0
+
     @property
     def observed_steps(self) -> int:
         """It learns from none."""

@@ -95,6 +95,10 @@ class FittedModel(ABC):
         """Seconds that a step of so many tokens costs for being larger than that."""
         return 0.0
 
+    def mixed_s(self, decodes: StepShape) -> float:  # noqa: ARG002
+        """Seconds that these decodes take longer for a prompt beside them."""
+        return 0.0
+
     @property
     def observed_steps(self) -> int:
         """Measured steps learnt from."""

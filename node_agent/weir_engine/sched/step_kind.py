@@ -1,0 +1,35 @@
+"""What a step mixes: prompts beside decodes, or each in steps of their own.
+
+Attention kernels for decodes alone split long contexts over the GPU; beside a prompt many do not,
+and a decode takes two to three times as long (``LatencyModel.mixed_s``). Where that is more than
+what another step costs, prompts get one step and decodes the next.
+"""
+
+from enum import Enum
+from typing import Final
+
+from weir_engine.latency.features import StepShape
+from weir_engine.latency.models import LatencyModel
+
+# Another step costs its fixed part, and its requests leave the running batch and rejoin it.
+_WORTH: Final = 1.5
+
+
+class StepKind(Enum):
+    """Who computes in a step. Sarathi-Serve's "hybrid batch", or one phase alone."""
+
+    HYBRID = "hybrid"
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+def kind_of(model: LatencyModel, decodes: StepShape, *, decodes_wait: bool) -> StepKind:
+    """The kind of a step that has prompts to compute, and these decodes.
+
+    ``decodes_wait``: the step before left decodes out. So none waits for more than one step.
+
+    Source: Weir (decision 41).
+    """
+    if model.mixed_s(decodes) <= _WORTH * model.fixed_s:
+        return StepKind.HYBRID
+    return StepKind.DECODE if decodes_wait else StepKind.PREFILL

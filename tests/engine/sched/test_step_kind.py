@@ -1,0 +1,177 @@
+"""Steps of prompts and steps of decodes, where both in one would take longer than two of them."""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+
+from tests.engine.sched.mini_engine import (
+    STEP_S,
+    TOKEN_S,
+    AsyncMiniEngine,
+    MiniEngine,
+    exact_model,
+    request,
+)
+from weir_engine.config import Metric, Slo
+from weir_engine.latency.features import StepShape
+from weir_engine.latency.models import create
+from weir_engine.sched.plan import StepPlan
+from weir_engine.sched.step_kind import StepKind, kind_of
+
+# A decode over 100 tokens takes 1 ms, beside a prompt 21: two of them more than three steps.
+DEAR_S = 0.0002
+TBT = Slo(metric=Metric.TBT, statistic="p99", threshold_s=0.1)
+
+
+def engine(*, mixed_s: float = DEAR_S, slos: tuple[Slo, ...] = ()) -> MiniEngine:
+    return MiniEngine(mixed_s=mixed_s, slos=slos, blocks=1_000, max_batched_tokens=128)
+
+
+def decoding(made: MiniEngine, *, online: bool, count: int = 2, output: int = 40) -> list[str]:
+    """Requests of 100 tokens that have their first one."""
+    names = [f"{'on' if online else 'off'}{i}" for i in range(count)]
+    for name in names:
+        made.add(request(name, online=online, prompt=100, output=output, at=made.now_s))
+    while any(made.live[name].output_tokens < 1 for name in names):
+        made.step()
+    made.step()
+    return names
+
+
+def who(plan: StepPlan) -> dict[str, int]:
+    return {work.request_id: work.tokens for work in plan.work}
+
+
+def mixes(plans: list[StepPlan]) -> list[bool]:
+    return [bool(p.shape.prefill_requests and p.shape.decode_requests) for p in plans]
+
+
+@pytest.mark.parametrize(
+    ("contexts", "wait", "kind"),
+    [
+        ([], False, StepKind.HYBRID),
+        ([70], False, StepKind.HYBRID),  # 14 ms of 15
+        ([80], False, StepKind.PREFILL),
+        ([40, 40], False, StepKind.PREFILL),
+        ([80], True, StepKind.DECODE),
+    ],
+)
+def test_the_kind_follows_from_what_decodes_cost_beside_a_prompt(
+    contexts: list[int], wait: bool, kind: StepKind
+) -> None:
+    model = exact_model(mixed_s=DEAR_S)
+    assert kind_of(model, StepShape.of_decodes(contexts), decodes_wait=wait) is kind
+
+
+@pytest.mark.parametrize("name", ["hygen", "echo", "bros", "modulewise"])
+def test_models_without_that_price_split_nothing(name: str) -> None:
+    decodes = StepShape.of_decodes([10_000] * 100)
+    assert create(name).mixed_s(decodes) == 0.0
+
+
+def test_an_online_prompt_and_the_decodes_take_turns() -> None:
+    made = engine()
+    decoders = decoding(made, online=True)
+    made.add(request("new", online=True, prompt=200, at=made.now_s))
+    plans = [made.step() for _ in range(4)]
+    assert who(plans[0]) == {"new": 128}
+    assert plans[0].held == tuple(decoders)
+    assert who(plans[1]) == dict.fromkeys(decoders, 1)
+    assert who(plans[2]) == {"new": 72}
+    assert plans[3].shape.decode_requests == 3
+    kinds = [plan.kind for plan in plans]
+    assert kinds[:3] == [StepKind.PREFILL, StepKind.DECODE, StepKind.PREFILL]
+
+
+@pytest.mark.parametrize("mixed_s", [0.0, 0.00005])
+def test_where_mixing_is_cheap_they_share_a_step(mixed_s: float) -> None:
+    made = engine(mixed_s=mixed_s)
+    decoders = decoding(made, online=True)
+    made.add(request("new", online=True, prompt=50, at=made.now_s))
+    assert who(made.step()) == {"new": 50, **dict.fromkeys(decoders, 1)}
+
+
+def test_a_prompt_alone_ends_so_early_that_its_decodes_are_in_time() -> None:
+    """Of 100 ms between tokens 12 are for the decodes, and 10 for a step."""
+    made = engine(slos=(TBT,))
+    decoding(made, online=True)
+    made.add(request("new", online=True, prompt=100, at=made.now_s))
+    plan = made.step()
+    assert who(plan) == {"new": 77}
+    started_s = made.now_s - plan.predicted_s
+    made.step()
+    assert TBT.threshold_s - TOKEN_S - 1e-9 <= made.now_s - started_s <= TBT.threshold_s
+
+
+def test_offline_prompts_leave_time_for_the_decodes_of_both_classes() -> None:
+    made = engine(slos=(TBT,))
+    online, offline = decoding(made, online=True), decoding(made, online=False)
+    made.add(request("late", online=False, prompt=100, at=made.now_s))
+    plans = [made.step() for _ in range(2)]
+    assert who(plans[0]) == {"late": 75}
+    assert who(plans[1]) == dict.fromkeys([*online, *offline], 1)
+    both_s = sum(plan.predicted_s for plan in plans)
+    assert TBT.threshold_s - TOKEN_S - 1e-9 <= both_s <= TBT.threshold_s
+
+
+def test_offline_work_alone_is_split_too_and_takes_less_time_for_it() -> None:
+    def run(price_s: float) -> MiniEngine:
+        """Planned with that price; what it costs is ``DEAR_S``."""
+        made = engine(mixed_s=price_s)
+        made.mixed_s = DEAR_S
+        for i in range(12):
+            made.add(request(f"off{i}", online=False, prompt=100, output=20))
+        made.run()
+        return made
+
+    split, mixed = run(DEAR_S), run(0.0)
+    assert not any(mixes(split.plans))
+    assert sum(mixes(mixed.plans)) >= 5  # before it has learnt the price
+    assert split.now_s < 0.75 * mixed.now_s
+
+
+def test_where_no_prompt_can_join_the_decodes_go_on() -> None:
+    made = MiniEngine(mixed_s=DEAR_S, blocks=1_000, max_batched_tokens=128, max_seqs=2)
+    decoders = decoding(made, online=False)
+    made.add(request("waits", online=False, prompt=100))
+    for _ in range(4):
+        assert who(made.step()) == dict.fromkeys(decoders, 1)
+
+
+def test_offline_prompts_that_have_no_block_do_not_hold_online_decodes_up() -> None:
+    made = MiniEngine(mixed_s=DEAR_S, blocks=80, max_batched_tokens=128)
+    decoders = decoding(made, online=True)
+    made.add(request("large", online=False, prompt=200))
+    for _ in range(4):
+        plan = made.step()
+        assert who(plan) == dict.fromkeys(decoders, 1)
+        assert plan.predicted_s == pytest.approx(STEP_S + 2 * TOKEN_S)
+
+
+@pytest.mark.parametrize("make", [MiniEngine, AsyncMiniEngine])
+def test_no_decode_waits_for_more_than_one_step(make: Callable[..., MiniEngine]) -> None:
+    made = make(mixed_s=DEAR_S, blocks=1_000, max_batched_tokens=128)
+    decoding(made, online=True)
+    for i in range(8):
+        made.add(request(f"p{i}", online=True, prompt=120, output=12, at=made.now_s))
+    made.run()
+    kinds = [plan.kind for plan in made.plans]
+    assert StepKind.PREFILL in kinds
+    assert (StepKind.PREFILL, StepKind.PREFILL) not in list(pairwise(kinds))
+
+
+def test_the_delay_of_a_token_counts_the_offline_prompts_that_it_waited_for() -> None:
+    """A mean of TBT pays for the step that leaves its decodes out, and stops when that is spent."""
+    mean = Slo(metric=Metric.TBT, statistic="mean", threshold_s=0.020, reference_s=0.012)
+    made = engine(slos=(mean,))
+    decoders = decoding(made, online=True, output=120)
+    for i in range(40):
+        made.add(request(f"off{i}", online=False, prompt=100, output=1, at=made.now_s))
+    started_s, before = made.now_s, len(made.plans)
+    while any(name in made.live for name in decoders):
+        made.step()
+    tokens = sum(plan.online_shape.decode_requests > 0 for plan in made.plans[before:])
+    prompts = sum(plan.kind is StepKind.PREFILL for plan in made.plans[before:])
+    assert prompts >= 2
+    assert (made.now_s - started_s) / tokens <= mean.threshold_s
