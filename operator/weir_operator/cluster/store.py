@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from weir_operator.planning.job_context import without_text
-from weir_operator.planning.kinds import BATCH_JOB, LLM_SERVICE, SERVICE_LABEL, Kind
+from weir_operator.planning.kinds import BATCH_JOB, FIELD_MANAGER, LLM_SERVICE, SERVICE_LABEL, Kind
 from weir_operator.planning.types import Manifest, ObjectKey
 
 ObjectName = tuple[str, str]
@@ -68,10 +68,14 @@ class ObjectStore:
         known = self._objects.get(kind.kind, {}).get(where)
         if self._stale(kind, item, known):
             return
-        item = kept(kind, item)
+        whole, item = item, kept(kind, item)
         self._put(kind, where, item)
-        if not own_write and _matters(kind, known, item):
+        if own_write:
+            return
+        if _matters(kind, known, item):
             self._concern(kind, item)
+        elif known is not None and _meddled(known, whole):
+            self._enqueue(ObjectKey(kind=kind.kind, namespace=where[0], name=where[1]))
 
     def gone(self, kind: Kind, item: Manifest) -> None:
         """An object was deleted; a namesake made since stays."""
@@ -180,12 +184,21 @@ class ObjectStore:
 def _matters(kind: Kind, known: Manifest | None, item: Manifest) -> bool:
     """Whether anything changed that a plan may depend on.
 
-    An object's own status is written by us alone: such an event is the echo of our own write.
+    An object's own status is no reason: what differs there is our own write, or `_meddled`.
     """
     if known is None or _uid(known) != _uid(item):
         return True
     skip_status = kind.kind in OWNED_BY_USERS
     return _essence(known, skip_status=skip_status) != _essence(item, skip_status=skip_status)
+
+
+def _meddled(known: Manifest, item: Manifest) -> bool:
+    """Whether a status changed by a write that was not ours alone: it is to be put right."""
+    if known.get("status") == item.get("status"):
+        return False
+    entries = item["metadata"].get("managedFields") or ()
+    writers = {one.get("manager") for one in entries if one.get("subresource") == "status"}
+    return writers != {FIELD_MANAGER}
 
 
 def _essence(item: Manifest, *, skip_status: bool) -> Mapping[str, Any]:

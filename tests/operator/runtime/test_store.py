@@ -9,7 +9,14 @@ import pytest
 from weir_operator.api.batchjob import BatchJobSpec
 from weir_operator.cluster.ownership import applied, must_apply, owned_fields, owned_values
 from weir_operator.cluster.store import POD, ObjectStore
-from weir_operator.planning.kinds import BATCH_JOB, DEPLOYMENT, LLM_SERVICE, SERVICE_LABEL, Kind
+from weir_operator.planning.kinds import (
+    BATCH_JOB,
+    DEPLOYMENT,
+    FIELD_MANAGER,
+    LLM_SERVICE,
+    SERVICE_LABEL,
+    Kind,
+)
 from weir_operator.planning.types import ObjectKey
 
 
@@ -68,12 +75,28 @@ def test_our_own_status_and_a_repeated_event_enqueue_nothing() -> None:
     seen.store.seen(LLM_SERVICE, item(LLM_SERVICE, "chat", 1, spec={"replicas": 1}))
     seen.take()
     echo = item(LLM_SERVICE, "chat", 2, spec={"replicas": 1}, status={"replicas": 1})
+    echo["metadata"]["managedFields"] = [{"manager": FIELD_MANAGER, "subresource": "status"}]
     seen.store.seen(LLM_SERVICE, echo)
     seen.store.seen(LLM_SERVICE, echo)
     assert seen.take() == []
     live = seen.store.get(LLM_SERVICE, "team", "chat")
     assert live is not None
     assert live["status"] == {"replicas": 1}
+
+
+@pytest.mark.parametrize("writers", [[], ["kubectl-edit"], ["kubectl-edit", FIELD_MANAGER]])
+def test_a_status_that_somebody_else_wrote_does_count(writers: list[str]) -> None:
+    seen = Seen()
+    seen.store.seen(LLM_SERVICE, item(LLM_SERVICE, "chat", 1, status={"replicas": 1}))
+    job = item(BATCH_JOB, "nightly", 2, uid="u2", spec={"serviceRef": {"name": "chat"}})
+    seen.store.seen(BATCH_JOB, job)
+    seen.take()
+    wiped = item(LLM_SERVICE, "chat", 3)
+    wiped["metadata"]["managedFields"] = [
+        {"manager": writer, "subresource": "status"} for writer in writers
+    ]
+    seen.store.seen(LLM_SERVICE, wiped)
+    assert seen.take() == [key(LLM_SERVICE, "chat")]  # and no job of it
 
 
 def test_a_childs_status_does_count() -> None:
