@@ -20,12 +20,12 @@ from weir_operator.cluster.errors import (
 from weir_operator.cluster.ownership import Applied, applied, must_apply, owned_fields
 from weir_operator.cluster.store import ObjectStore
 from weir_operator.metrics import OperatorMetrics
+from weir_operator.planning.adoption import is_ours
 from weir_operator.planning.kinds import (
     BATCH_JOB,
     CHILD_KINDS,
     FINALIZER,
     LLM_SERVICE,
-    SERVICE_LABEL,
     Kind,
 )
 from weir_operator.planning.types import ChildRef, EventNote, Manifest
@@ -102,10 +102,7 @@ class Writer:
             found = await self._api.get(kind, namespace, name)
         except NotFoundError:
             return
-        labels = found["metadata"].get("labels") or {}
-        owners = found["metadata"].get("ownerReferences") or ()
-        ours = any(item.get("uid") == owner["metadata"]["uid"] for item in owners)
-        if not ours and labels.get(SERVICE_LABEL) != owner["metadata"]["name"]:
+        if not is_ours(found, owner):
             raise ForeignObjectError(
                 f"{kind.kind} {name} exists and does not belong to this "
                 f"{owner['kind']}: rename the {owner['kind']}, or delete the {kind.kind}",

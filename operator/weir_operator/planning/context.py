@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weir_operator.api.llmservice import LLMServiceSpec
-from weir_operator.planning.kinds import API_VERSION, LLM_SERVICE, SERVICE_LABEL, Kind
+from weir_operator.planning.kinds import API_VERSION, LLM_SERVICE, MADE_BY, SERVICE_LABEL, Kind
 from weir_operator.planning.observed import ObservedLLMService, OperatorDefaults
 from weir_operator.planning.types import Manifest
 
@@ -43,7 +43,7 @@ class ServiceContext:
             "app.kubernetes.io/name": "weir-agent",
             "app.kubernetes.io/instance": self.name,
             "app.kubernetes.io/part-of": "weir",
-            "app.kubernetes.io/managed-by": "weir-operator",
+            **MADE_BY,
         }
 
     @property

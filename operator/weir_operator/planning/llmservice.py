@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from weir_operator.planning import availability, service_telemetry
+from weir_operator.planning.adoption import is_ours
 from weir_operator.planning.children import build_children
 from weir_operator.planning.children.agent_settings import not_carried
 from weir_operator.planning.conditions import Finding, events, written
@@ -44,7 +45,7 @@ def plan_llmservice(observed: ObservedLLMService) -> Plan:
     if observed.service["metadata"].get("deletionTimestamp"):
         return Plan(requests=requests)
     desired = build_children(context, observed.optional_kinds)
-    foreign = _foreign(context, observed, desired)
+    foreign = _foreign(observed, desired)
     removals = _removals(context, observed, desired)
     refused = _refused(observed, desired, removals)
     configured = _configured(context, observed, foreign, refused)
@@ -192,14 +193,14 @@ def _invalid(observed: ObservedLLMService, error: ValidationError) -> Plan:
 
 
 def _foreign(
-    context: ServiceContext, observed: ObservedLLMService, desired: tuple[Manifest, ...]
+    observed: ObservedLLMService, desired: tuple[Manifest, ...]
 ) -> frozenset[tuple[str, str]]:
     """Names of children that are taken by objects that this LLMService does not control."""
     return frozenset(
         _place(child)
         for child in desired
         if (live := observed.children.get(_place(child))) is not None
-        and not _is_ours(live, context.uid)
+        and not is_ours(live, observed.service)
     )
 
 
@@ -219,18 +220,13 @@ def _removals(
         for (found, name), live in sorted(observed.children.items(), key=lambda item: item[0])
         if found == kind.kind
         and (found, name) not in wanted
-        and _is_ours(live, context.uid)
+        and is_ours(live, observed.service)
         and not live["metadata"].get("deletionTimestamp")
     )
 
 
 def _place(child: Manifest) -> tuple[str, str]:
     return child["kind"], child["metadata"]["name"]
-
-
-def _is_ours(live: Manifest, uid: str) -> bool:
-    owners = live["metadata"].get("ownerReferences") or ()
-    return any(owner.get("controller") and owner.get("uid") == uid for owner in owners)
 
 
 def _is_paused(service: Manifest) -> bool:

@@ -1,0 +1,82 @@
+"""What people and tools do to objects behind the operator's back, on a real API server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from e2e.cluster.api_server import ApiServer
+from e2e.cluster.kubectl import Kubectl
+from tests.operator.runtime.test_operator import (
+    CHILDREN,
+    METRIC,
+    batchjob,
+    condition,
+    llmservice,
+    missing,
+    uid,
+)
+from tests.support.operator_process import PATIENT_LEASE, OperatorProcess
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.kubernetes
+
+SOON_S = 60
+"""Far less than the time to the next full list."""
+
+
+@pytest.fixture(scope="module")
+def operator(
+    api_server: ApiServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OperatorProcess]:
+    """One operator for all namespaces."""
+    folder = tmp_path_factory.mktemp("operator")
+    process = OperatorProcess(
+        "operator-0", folder, kubeconfig=api_server.kubeconfig, settings=PATIENT_LEASE
+    )
+    process.start()
+    yield process
+    process.close()
+
+
+def test_orphans_are_taken_back_by_a_service_of_their_name(
+    operator: OperatorProcess, kubectl: Kubectl
+) -> None:
+    """As a Deployment takes back its ReplicaSets: what ran before runs on."""
+    hpa = ("horizontalpodautoscaler", "chat")
+    kubectl.apply(llmservice(autoscaling={"type": "HPA", "maxReplicas": 4, "metrics": [METRIC]}))
+    assert eventually(lambda: not missing(kubectl, (*CHILDREN, hpa))), operator
+    before = {kind: uid(kubectl, kind, "chat") for kind, _ in CHILDREN}
+    kubectl.run("delete", "llmservice", "chat", "--cascade=orphan", "--timeout=60s")
+    assert missing(kubectl, (*CHILDREN, hpa)) == []
+
+    kubectl.apply(llmservice())
+    configured = partial(condition, kubectl, "llmservice", "chat", "Configured")
+    assert eventually(lambda: configured().get("reason") == "Applied", within_s=SOON_S), operator
+    owner = uid(kubectl, "llmservice", "chat")
+    for kind, _ in CHILDREN:
+        found = kubectl.get(kind, "chat")
+        assert found is not None
+        assert found["metadata"]["uid"] == before[kind]
+        assert [item["uid"] for item in found["metadata"]["ownerReferences"]] == [owner]
+    assert eventually(lambda: kubectl.get(*hpa) is None), operator  # not asked for any more
+
+
+@pytest.mark.parametrize("kind", ["llmservice", "batchjob"])
+def test_a_status_that_somebody_wipes_is_soon_back(
+    operator: OperatorProcess, kubectl: Kubectl, kind: str
+) -> None:
+    made, which = {
+        "llmservice": (llmservice(), "Configured"),
+        "batchjob": (batchjob("chat"), "Accepted"),
+    }[kind]
+    kubectl.apply(made)
+    told = partial(condition, kubectl, kind, "chat", which)
+    assert eventually(told), operator
+    before = told()
+    wipe = '[{"op": "remove", "path": "/status"}]'
+    kubectl.run("patch", kind, "chat", "--subresource=status", "--type=json", "-p", wipe)
+    assert eventually(told, within_s=SOON_S), operator
+    assert told()["reason"] == before["reason"]
