@@ -16,8 +16,9 @@ from weir_operator.cluster.errors import (
     ForbiddenError,
     NamespaceTerminatingError,
     NotFoundError,
+    RefusedError,
 )
-from weir_operator.cluster.ownership import Applied, applied, must_apply, owned_fields
+from weir_operator.cluster.ownership import Applied, applied, digest, must_apply, owned_fields
 from weir_operator.cluster.store import ObjectStore
 from weir_operator.metrics import OperatorMetrics
 from weir_operator.planning.adoption import is_ours
@@ -83,7 +84,8 @@ class Writer:
             return False
         if live is None:
             await self._refuse_foreign(kind, namespace, name, owner)
-        result = await self._api.apply(kind, desired)
+        edited = live is not None and known is not None and known.record.desired == digest(desired)
+        result = await self._apply(kind, desired, edited=edited)
         changed = live is None or _version(live) != _version(result)
         self._memory[place] = _Memory(record=applied(desired, result), fields=owned_fields(result))
         self._store.seen(kind, result, own_write=True)
@@ -91,6 +93,25 @@ class Writer:
         if changed:
             log.info("child.applied", kind=kind.kind, namespace=namespace, name=name)
         return changed
+
+    async def _apply(self, kind: Kind, desired: Manifest, *, edited: bool) -> dict[str, Any]:
+        """Applies; ``edited``: that very wish was taken before, and somebody changed the object.
+
+        Raises:
+            RefusedError: with the remedy, where the edit is what excludes the wish.
+            ClusterError: the API server's answer.
+        """
+        try:
+            return await self._api.apply(kind, desired)
+        except RefusedError as error:
+            if not edited:
+                raise
+            raise RefusedError(
+                f"somebody has changed {kind.kind} {desired['metadata']['name']} since it was "
+                f"applied: take that back, or delete it, and it is made anew; {error}",
+                status=error.status,
+                reason=error.reason,
+            ) from error
 
     async def _refuse_foreign(self, kind: Kind, namespace: str, name: str, owner: Manifest) -> None:
         """Only labelled objects are watched: one that is not shows here, before it is touched.

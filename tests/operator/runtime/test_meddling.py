@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from functools import partial
 
@@ -80,3 +81,38 @@ def test_a_status_that_somebody_wipes_is_soon_back(
     kubectl.run("patch", kind, "chat", "--subresource=status", "--type=json", "-p", wipe)
     assert eventually(told, within_s=SOON_S), operator
     assert told()["reason"] == before["reason"]
+
+
+def test_a_budget_of_the_other_sort_is_put_right(
+    operator: OperatorProcess, kubectl: Kubectl
+) -> None:
+    """The API server takes one of the two fields only: ours alone was refused ever after."""
+    kubectl.apply(llmservice())
+    assert eventually(lambda: not missing(kubectl)), operator
+    theirs = {"spec": {"minAvailable": 1, "maxUnavailable": None}}
+    kubectl.run("patch", "pdb", "chat", "--type=merge", "-p", json.dumps(theirs))
+
+    def budget() -> tuple[object, object]:
+        spec = (kubectl.get("pdb", "chat") or {"spec": {}})["spec"]
+        return spec.get("maxUnavailable"), spec.get("minAvailable")
+
+    assert eventually(lambda: budget() == (1, None), within_s=SOON_S), (budget(), operator)
+    configured = partial(condition, kubectl, "llmservice", "chat", "Configured")
+    assert eventually(lambda: configured().get("reason") == "Applied"), (configured(), operator)
+
+
+def test_an_edit_that_excludes_what_is_ours_is_told_of_with_its_remedy(
+    operator: OperatorProcess, kubectl: Kubectl
+) -> None:
+    kubectl.apply(llmservice())
+    configured = partial(condition, kubectl, "llmservice", "chat", "Configured")
+    assert eventually(lambda: configured().get("reason") == "Applied"), (configured(), operator)
+    probe = {"httpGet": None, "exec": {"command": ["true"]}}
+    containers = [{"name": "agent", "livenessProbe": probe}]
+    edit = {"spec": {"template": {"spec": {"containers": containers}}}}
+    kubectl.run("patch", "deployment", "chat", "-p", json.dumps(edit))
+    refused = {"status": "False", "reason": "ChildRefused"}
+    assert eventually(lambda: refused.items() <= configured().items(), within_s=SOON_S), operator
+    assert "somebody has changed Deployment chat since" in configured()["message"]
+    kubectl.run("delete", "deployment", "chat")
+    assert eventually(lambda: configured().get("reason") == "Applied"), (configured(), operator)

@@ -12,6 +12,7 @@ def pod_disruption_budget(context: ServiceContext) -> Manifest:
     return context.child(
         PDB,
         spec={
+            "minAvailable": None,  # excludes ours: an apply must take it away, whoever set it
             "maxUnavailable": context.spec.pod_disruption_budget.max_unavailable,
             "selector": {"matchLabels": context.selector},
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
