@@ -22,6 +22,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from weir_operator.api.base import RFC1123_LABEL
 from weir_operator.planning.observed import OperatorDefaults
 
 DAY_S = 86_400
@@ -31,6 +32,7 @@ NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _WEB_ADDRESS = TypeAdapter(HttpUrl)
 _WORD = "[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
 ObjectName = Annotated[str, Field(pattern="^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", max_length=253)]
+NamespaceName = Annotated[str, Field(pattern=RFC1123_LABEL, max_length=63)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 LabelName = Annotated[str, Field(pattern=f"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?{_WORD}$")]
 LabelValue = Annotated[str, Field(pattern=f"^({_WORD})?$", max_length=63)]
@@ -59,7 +61,7 @@ class OperatorSettings(BaseSettings):
         description="Name of this replica, in the lease and in the User-Agent; default: the host "
         "name, which in a pod is the pod's.",
     )
-    namespaces: Annotated[tuple[str, ...], NoDecode] = Field(
+    namespaces: Annotated[tuple[NamespaceName, ...], NoDecode] = Field(
         default=(),
         description="Namespaces, separated by commas, whose objects are acted on; default: all.",
     )

@@ -67,6 +67,31 @@ BAD: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "memory": ({"operator": {"resources": {"limits": {"memory": "lots"}}}}, "/limits/memory"),
     "resources": ({"operator": {"resources": {"limit": {}}}}, "'limit' not allowed"),
     "variable without name": ({"operator": {"extraEnv": [{"value": "1"}]}}, "/operator/extraEnv/0"),
+    "variable that the chart sets": (
+        {"operator": {"extraEnv": [{"name": "WEIR_OPERATOR_PORT", "value": "1"}]}},
+        "operator.extraEnv: WEIR_OPERATOR_PORT is set already",
+    ),
+    "variable that a setting sets": (
+        {
+            "controlplane": {
+                "settings": {"poll_s": 1},
+                "extraEnv": [{"name": "weir_poll_s", "value": "2"}],
+            }
+        },
+        "controlplane.extraEnv: weir_poll_s is set already",
+    ),
+    "variable given twice": (
+        {"operator": {"extraEnv": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]}},
+        "operator.extraEnv: A is set already",
+    ),
+    "namespace that cannot be": (
+        {"operator": {"settings": {"namespaces": ["search", "Team_A"]}}},
+        "/operator/settings/namespaces/1",
+    ),
+    "namespaces in one line": (
+        {"operator": {"settings": {"namespaces": ["search,ads"]}}},
+        "/operator/settings/namespaces/0",
+    ),
     "create": ({"monitoring": {"podMonitor": {"create": True}}}, "/podMonitor/create"),
     "interval": ({"monitoring": {"podMonitor": {"interval": "15"}}}, "/podMonitor/interval"),
     "peer": ({"networkPolicy": {"clients": [{"namespace": "a"}]}}, "/networkPolicy/clients/0"),
@@ -291,6 +316,15 @@ def test_settings_reach_the_processes_as_they_read_them(
     assert operator.defaults().pod_monitor_labels == {"release": "prometheus"}
     assert operator.control_plane_url == "http://weir-controlplane.weir-system.svc:8080"
     assert operator.vllm_image == "registry.test/team/weir-agent:0.1.0"
+
+
+def test_a_variable_of_ones_own_follows_the_charts(helm: Helm) -> None:
+    given = {"extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}]}
+    manifests = helm.render({"operator": given, "controlplane": given})
+    for component in ("operator", "controlplane"):
+        told = environment(named(manifests, "Deployment", f"weir-{component}"))
+        assert list(told)[-1] == "HTTPS_PROXY"
+        assert told["HTTPS_PROXY"] == "http://proxy:3128"
 
 
 def test_links_lead_where_the_settings_say(helm: Helm) -> None:

@@ -40,10 +40,45 @@
 {{- end }}
 
 {{- define "weir.controlplaneEnv" -}}
+- {name: WEIR_HOST, value: 0.0.0.0}
+- {name: WEIR_PORT, value: "8080"}
+- {name: WEIR_LOG_LEVEL, value: {{ .Values.controlplane.logLevel }}}
+- {name: WEIR_DATA_DIR, value: /var/lib/weir}
+- {name: WEIR_ADMIN_KEY_FILE, value: /var/run/secrets/weir/admin.key}
+- {name: WEIR_FILES_URL, value: {{ .Values.files.url | default "file:///var/lib/weir-files" | quote }}}
+- name: WEIR_DATABASE_URL
+  valueFrom:
+    secretKeyRef: {name: {{ include "weir.databaseSecret" . | quote }}, key: {{ .Values.database.key | quote }}}
+{{- if .Values.redis.enabled }}
+- name: WEIR_REDIS_URL
+  valueFrom:
+    secretKeyRef: {name: {{ include "weir.redisSecret" . | quote }}, key: {{ .Values.redis.key | quote }}}
+{{- end }}
 {{- if not (hasKey (.Values.controlplane.settings | default dict) "kubernetes_api_url") }}
 - {name: WEIR_KUBERNETES_API_URL, value: "https://kubernetes.default.svc"}
 {{- end }}
 - {name: WEIR_OPERATOR_SERVICE_ACCOUNT, value: {{ printf "%s/%s-operator" .Release.Namespace (include "weir.fullname" .) | quote }}}
+{{- if not (get (.Values.controlplane.settings | default dict) "public_url") }}
+- {name: WEIR_PUBLIC_URL, value: {{ include "weir.controlplaneURL" . | quote }}} # else links in a status have no host
+{{- end }}
+{{- range $key, $value := .Values.controlplane.settings }}
+- {name: WEIR_{{ $key | upper }}, value: {{ include "weir.settingValue" $value | quote }}}
+{{- end }}
+{{- end }}
+
+{{/* The environment of a component: the chart's own, then what is given besides, each name once.
+     Call with (dict "own" YAML "component" NAME "extra" LIST). */}}
+{{- define "weir.env" -}}
+{{- $known := dict -}}
+{{- range fromYamlArray .own }}{{ $known = set $known (upper .name) true }}{{ end -}}
+{{ .own }}
+{{- range $item := .extra }}
+{{- if hasKey $known (upper $item.name) }}
+{{- fail (printf "%s.extraEnv: %s is set already, by the chart or above: leave it out, and give its value where the chart has one (%s.settings, for most)" $.component $item.name $.component) }}
+{{- end }}
+{{- $known = set $known (upper $item.name) true }}
+{{ toYaml (list $item) }}
+{{- end }}
 {{- end }}
 
 {{- define "weir.egressDNS" -}}

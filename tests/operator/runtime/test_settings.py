@@ -38,6 +38,7 @@ def test_they_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None
         ({"workers": 0}, "workers"),
         ({"image_pull_policy": "Sometimes"}, "image_pull_policy"),
         ({"port": 70000}, "port"),
+        ({"namespaces": "search,Team_A"}, "namespaces"),
         ({"dns_ports": "53,dns"}, "dns_ports"),
         ({"dns_ports": ""}, "dns_ports"),
         ({"image_pull_secrets": "registry,A_b"}, "image_pull_secrets"),
