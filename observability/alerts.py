@@ -196,6 +196,16 @@ ALERTS = (
         description="Running services and batches go on; changes to LLMServices and BatchJobs "
         "are not acted on.",
     ),
+    Alert(
+        name="WeirStatusRefused",
+        # A refused one is tried again every minute at least.
+        expr="sum(increase(weir_operator_status_refused_total[5m])) > 0",
+        hold="5m",
+        severity="warning",
+        summary="The API server refuses the status of LLMServices or BatchJobs",
+        description="Most likely the CRDs are older than the operator. Services and batches are "
+        "kept as specified, but conditions and progress stand still.",
+    ),
 )
 
 

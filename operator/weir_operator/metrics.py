@@ -37,6 +37,9 @@ class OperatorMetrics:
         self.writes = self._counter(
             "writes", "Writes done, by what was written and kind.", "what", "kind"
         )
+        self.status_refused = self._counter(
+            "status_refused", "Statuses that the API server refused, by kind.", "kind"
+        )
         self.events = self._counter("events", "Events by outcome.", "outcome")
         self.control_plane_calls = self._counter(
             "control_plane_calls",

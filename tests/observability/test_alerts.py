@@ -131,6 +131,13 @@ CASES: Mapping[str, Case] = {
         quiet_at="7m",
         quiet=of_pods("weir_operator_leader", a="1x5 0x20", b="0x5 1x20"),
     ),
+    "WeirStatusRefused": Case(
+        fires=of_pods("weir_operator_status_refused_total", a="0x5 0+1x30", b="0x35"),
+        at="20m",
+        quiet_at="7m",
+        # Refused no more: the CRDs were brought up.
+        quiet=of_pods("weir_operator_status_refused_total", a="0+1x3 3x40"),
+    ),
 }
 
 

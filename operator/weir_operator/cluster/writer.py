@@ -161,6 +161,7 @@ class Writer:
         resource before it compares, so a namesake would get it.
 
         Raises:
+            RefusedError: the CRD does not take it.
             ClusterError: any other answer.
         """
         kind = kind_of(str(owner["apiVersion"]), str(owner["kind"]))
@@ -174,6 +175,9 @@ class Writer:
             return False
         except ConflictError:
             return False
+        except RefusedError:
+            self._metrics.status_refused.labels(kind.kind).inc()
+            raise
         self._store.seen(kind, result, own_write=True)
         self._metrics.writes.labels("status", kind.kind).inc()
         return True

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import structlog
 
-from weir_operator.cluster.errors import ClusterError, NamespaceTerminatingError
+from weir_operator.cluster.errors import ClusterError, NamespaceTerminatingError, RefusedError
 from weir_operator.cluster.writer import Writer
 from weir_operator.control_plane.reports import ReportBook
 from weir_operator.planning.kinds import BATCH_JOB, LLM_SERVICE
-from weir_operator.planning.types import Manifest, ObjectKey, Plan, PutBatchJob
+from weir_operator.planning.types import EventNote, Manifest, ObjectKey, Plan, PutBatchJob
 from weir_operator.reconcile.children import Children
 from weir_operator.reconcile.gate import StatusGate
 from weir_operator.reconcile.observe import child_place, job_place
@@ -21,6 +21,12 @@ STALE_S = 0.5
 """Planned again after this when the object had changed: the watch brings its new version."""
 SETTLING_ROUNDS = 3
 """So many rounds in a row whose applies change children leave the status to the next one."""
+
+
+STATUS_REMEDY = (
+    "no status can be written: where a field is not declared the CRDs are older than the operator, "
+    "apply those of its release (helm upgrade, or kubectl apply --server-side -f crds/)"
+)
 
 
 class _Times:
@@ -52,6 +58,7 @@ class Executor:
         self._reports = reports
         self._gate = gate
         self._changing: dict[ObjectKey, int] = {}  # rounds in a row, of those that wait
+        self._refused: set[ObjectKey] = set()  # whose status is refused; an Event told
 
     async def execute(self, key: ObjectKey, owner: Manifest, plan: Plan) -> float | None:
         """Carries a plan out; after how many seconds to plan again, None: only after a change.
@@ -83,9 +90,11 @@ class Executor:
             return  # the next plan knows it: this one's status would say otherwise
         if plan.finalizer is True and await self._submit(key, plan, times):
             return  # its answer is in the next plan: one status tells of both
-        await self._write_status(owner, plan, times)
+        refused = await self._try_status(key, owner, plan, times)
         for request in plan.requests:
             times.within(await self._requests.ask(key, request))
+        if refused is not None:
+            raise refused  # what was asked goes on; nothing ends before its end could be written
         if plan.finalizer is False:
             await self._writer.set_finalizer(owner, wanted=False)
 
@@ -116,24 +125,45 @@ class Executor:
         self._changing[key] = rounds + 1
         return True
 
-    async def _write_status(self, owner: Manifest, plan: Plan, times: _Times) -> None:
+    async def _try_status(
+        self, key: ObjectKey, owner: Manifest, plan: Plan, times: _Times
+    ) -> RefusedError | None:
+        """Writes the status; the API server's refusal, which an Event tells once of an object.
+
+        No condition can tell of it: CRDs that are older than the operator refuse every status.
+        """
+        try:
+            if await self._write_status(owner, plan, times):
+                self._refused.discard(key)
+        except RefusedError as error:
+            if key not in self._refused:
+                self._refused.add(key)
+                message = f"{STATUS_REMEDY}; {error}"
+                note = EventNote(type="Warning", reason="StatusRefused", message=message)
+                await self._writer.send_event(owner, note)
+            return error
+        return None
+
+    async def _write_status(self, owner: Manifest, plan: Plan, times: _Times) -> bool:
         """Writes the status when it may be written now; Events follow it, so each is said once."""
         if plan.status is not None:
             wait_s = self._gate.wait_s(str(owner["metadata"]["uid"]))
             if wait_s > 0:
                 times.within(wait_s)
-                return
+                return False
             if not await self._writer.write_status(owner, plan.status):
                 times.within(STALE_S)
-                return
+                return False
             if owner["kind"] == BATCH_JOB.kind:
                 times.within(0.0)  # what comes next may depend on what has been written
         for note in plan.events:
             await self._writer.send_event(owner, note)
+        return plan.status is not None
 
     def forget(self, key: ObjectKey) -> None:
         """The object is gone: what was applied for it or refused to it counts for no namesake."""
         self._changing.pop(key, None)
+        self._refused.discard(key)
         self._reports.forget_refusals(child_place(key))
         self._reports.forget_refusals(job_place(key))
         if key.kind == LLM_SERVICE.kind:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
+import yaml
 
 from e2e.cluster.api_server import ApiServer
 from e2e.cluster.kubectl import Kubectl
@@ -23,6 +26,7 @@ from tests.support.operator_process import PATIENT_LEASE, OperatorProcess
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.kubernetes
+ROOT = Path(__file__).resolve().parents[3]
 
 SOON_S = 60
 """Far less than the time to the next full list."""
@@ -116,3 +120,30 @@ def test_an_edit_that_excludes_what_is_ours_is_told_of_with_its_remedy(
     assert "somebody has changed Deployment chat since" in configured()["message"]
     kubectl.run("delete", "deployment", "chat")
     assert eventually(lambda: configured().get("reason") == "Applied"), (configured(), operator)
+
+
+def test_crds_older_than_the_operator_are_told_of_on_the_object_and_work_goes_on(
+    operator: OperatorProcess, api_server: ApiServer, kubectl: Kubectl
+) -> None:
+    crd = yaml.safe_load((ROOT / "crds" / "weir.dev_llmservices.yaml").read_text())
+    earlier = copy.deepcopy(crd)
+    schema = earlier["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    del schema["properties"]["status"]["properties"]["selector"]
+    del earlier["spec"]["versions"][0]["subresources"]["scale"]["labelSelectorPath"]
+    apply = ("--server-side", "--force-conflicts")
+    api_server.kubectl.apply(earlier, options=apply)
+    told = partial(condition, kubectl, "llmservice", "chat", "Configured")
+    selector = "--field-selector=reason=StatusRefused"
+    try:
+        kubectl.apply(llmservice())
+        assert eventually(lambda: kubectl.list("events", selector), within_s=SOON_S), operator
+        (event,) = kubectl.list("events", selector)
+        assert event["involvedObject"]["name"] == "chat"
+        assert "kubectl apply --server-side -f crds/" in event["message"]
+        assert "selector" in event["message"]
+        assert missing(kubectl) == []
+        assert operator.metric("weir_operator_status_refused_total") > 0
+    finally:
+        api_server.kubectl.apply(crd, options=apply)
+    assert eventually(told), operator
+    assert len(kubectl.list("events", selector)) == 1
