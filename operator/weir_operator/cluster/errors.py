@@ -13,9 +13,9 @@ HTTP_NOT_FOUND = 404
 HTTP_CONFLICT = 409
 HTTP_TOO_LARGE = 413
 HTTP_UNPROCESSABLE = 422
-NOT_ITS_SCHEMA = "failed to create typed patch object"
-"""How the API server begins what it says of an apply whose fields are not the kind's: with a 500,
-as if it could pass by itself."""
+NOT_ITS_SCHEMA = ("failed to create typed patch object", "failed to convert new object")
+"""How the API server begins what it says of an apply whose fields, or quantities, are not the
+kind's: with a 500, as if it could pass by itself."""
 
 
 class ClusterError(Exception):

@@ -176,6 +176,26 @@ async def test_a_field_that_the_childs_kind_has_not_is_refused_for_good(
     assert raised.value.permanent
 
 
+async def test_what_is_no_quantity_is_refused_for_good(bench: Bench, namespace: str) -> None:
+    """To this too an apply is answered 500."""
+    limits = {"memory": "1e3Gi"}
+    child = {
+        **service(namespace),
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "spec": {
+            "selector": {"matchLabels": {"app": "chat"}},
+            "template": {
+                "metadata": {"labels": {"app": "chat"}},
+                "spec": {"containers": [{"name": "agent", "resources": {"limits": limits}}]},
+            },
+        },
+    }
+    with pytest.raises(RefusedError, match="quantities must match") as raised:
+        await bench.writer.apply_child(owner(namespace), child)
+    assert raised.value.permanent
+
+
 async def test_who_does_not_lead_writes_nothing(
     bench: Bench, kubectl: Kubectl, namespace: str
 ) -> None:
