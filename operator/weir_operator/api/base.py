@@ -47,8 +47,9 @@ def fixed(field: str, *, optional: bool = False, why: str) -> dict[str, str]:
 def quantities(field: str) -> dict[str, str]:
     """A rule for a map of quantities."""
     return rule(
-        "self.all(name, isQuantity(string(self[name])))",
-        f"{field} must be quantities: a number, or one with a unit such as 500m, 8Gi or 1k",
+        "self.all(name, isQuantity(string(self[name])) && !string(self[name]).startsWith('-'))",
+        f"{field} must be quantities: a number, 0 or more, or one with a unit such as 500m, 8Gi or "
+        "1k",
     )
 
 

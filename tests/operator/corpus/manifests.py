@@ -148,6 +148,8 @@ SERVICES = (
         "resources.limits",
         "such as 500m",
     ),
+    service("less than nothing", {"resources.limits": {"cpu": "-1"}}, "limits", "0 or more"),
+    service("less than no memory", {"resources.requests": {"memory": -1}}, "requests", "0 or more"),
     service(
         "unknown metric", {"slo": [{**SLO, "metric": "e2e"}]}, "metric", '"ttft", "tpot", "tbt"'
     ),
