@@ -74,6 +74,8 @@ class ObjectStore:
             return
         if _matters(kind, known, item):
             self._concern(kind, item)
+            if known is not None and _service_of(known) != _service_of(item):
+                self._concern(kind, known)  # somebody took it from its service by another label
         elif known is not None and _meddled(known, whole):
             self._enqueue(ObjectKey(kind=kind.kind, namespace=where[0], name=where[1]))
 

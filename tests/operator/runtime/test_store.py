@@ -70,6 +70,14 @@ def test_a_child_concerns_its_service_and_a_service_its_jobs() -> None:
     assert seen.take() == [key(LLM_SERVICE, "chat"), key(BATCH_JOB, "nightly")]
 
 
+def test_a_child_that_gets_another_services_label_concerns_both() -> None:
+    seen = Seen()
+    seen.store.seen(DEPLOYMENT, item(DEPLOYMENT, "chat", 1, service="chat"))
+    seen.take()
+    seen.store.seen(DEPLOYMENT, item(DEPLOYMENT, "chat", 2, service="other"))
+    assert set(seen.take()) == {key(LLM_SERVICE, "chat"), key(LLM_SERVICE, "other")}
+
+
 def test_our_own_status_and_a_repeated_event_enqueue_nothing() -> None:
     seen = Seen()
     seen.store.seen(LLM_SERVICE, item(LLM_SERVICE, "chat", 1, spec={"replicas": 1}))
