@@ -45,8 +45,30 @@ class ServiceRef(ApiModel):
 class ConfigMapKeyRef(ApiModel):
     """A key of a ConfigMap of the same namespace."""
 
-    name: str = Field(min_length=1, max_length=253, description="The ConfigMap's name.")
-    key: str = Field(min_length=1, max_length=253, description="The key whose value is the input.")
+    name: str = Field(
+        min_length=1,
+        max_length=253,
+        description="The ConfigMap's name.",
+        json_schema_extra=with_rules(
+            rule(
+                "self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",
+                "input.configMapKeyRef.name must be the name of a ConfigMap of this namespace: "
+                "lower-case letters, digits, '-' and '.'",
+            )
+        ),
+    )
+    key: str = Field(
+        min_length=1,
+        max_length=253,
+        description="The key whose value is the input.",
+        json_schema_extra=with_rules(
+            rule(
+                "self.matches('^[-._a-zA-Z0-9]+$')",
+                "input.configMapKeyRef.key must be a key of the ConfigMap: letters, digits, '-', "
+                "'_' and '.'",
+            )
+        ),
+    )
 
 
 class Input(ApiModel):

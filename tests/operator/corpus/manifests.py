@@ -280,6 +280,24 @@ SERVICES = (
 )
 
 JOBS = (
+    job(
+        "ConfigMap of another namespace",
+        {"input": {"configMapKeyRef": {"name": "../../other/configmaps/x", "key": "k"}}},
+        "configMapKeyRef.name",
+        "of this namespace",
+    ),
+    job(
+        "ConfigMap by what a path goes up by",
+        {"input": {"configMapKeyRef": {"name": "..", "key": "k"}}},
+        "configMapKeyRef.name",
+        "of this namespace",
+    ),
+    job(
+        "key that no ConfigMap has",
+        {"input": {"configMapKeyRef": {"name": "x", "key": "a/b"}}},
+        "configMapKeyRef.key",
+        "letters, digits",
+    ),
     job("no service", {"serviceRef": REMOVE}, "serviceRef", "Required value"),
     job("service without a name", {"serviceRef": {}}, "name", "Required value"),
     job(
