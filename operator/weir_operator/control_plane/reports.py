@@ -18,6 +18,8 @@ from weir_operator.planning.types import ObjectKey
 ASK_AGAIN_S = 60.0
 """A refusal may rest on something besides the object (a tenant, a quota, a role): the same wish is
 tried again after this."""
+MOST_CORRECTIONS, CORRECTIONS_S = 5, 600.0
+"""A child that something changes back more often in this time is put right once in ASK_AGAIN_S."""
 UNANSWERED_S = 10.0
 """What got no answer to the wish, or a server's error, is tried again after this."""
 
@@ -57,6 +59,7 @@ class ReportBook:
         self._measured_s: dict[tuple[str, str], float] = {}
         self._refusals: dict[Place, _Refused] = {}
         self._failing_since_s: dict[Place, float] = {}
+        self._applied: dict[Place, tuple[Hashable, tuple[float, ...]]] = {}  # wish, and when
         self._complete = False
         self._up = False
         self._complaint: str | None = None
@@ -160,6 +163,15 @@ class ReportBook:
 
     # --- refusals ----------------------------------------------------------------------------
 
+    def changed_back(self, place: Place, *, wish: Hashable) -> bool:
+        """An apply changed a child; whether something has undone that wish again and again."""
+        now_s = self._clock()
+        before_wish, before_s = self._applied.get(place, (wish, ()))
+        lately_s = before_s if before_wish == wish else ()
+        lately_s = (*(at_s for at_s in lately_s if now_s - at_s < CORRECTIONS_S), now_s)
+        self._applied[place] = wish, lately_s[-MOST_CORRECTIONS - 1 :]
+        return len(lately_s) > MOST_CORRECTIONS
+
     def refuse(
         self, place: Place, refusal: Refusal, *, wish: Hashable, hold_s: float = ASK_AGAIN_S
     ) -> bool:
@@ -202,7 +214,7 @@ class ReportBook:
     def forget_refusals(self, prefix: Place) -> None:
         """The object is gone."""
         kept: dict[Place, Any]
-        for kept in (self._refusals, self._failing_since_s):
+        for kept in (self._refusals, self._failing_since_s, self._applied):
             for place in [place for place in kept if place[: len(prefix)] == prefix]:
                 del kept[place]
 

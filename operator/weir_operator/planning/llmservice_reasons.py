@@ -47,7 +47,8 @@ class LlmServiceReasons:
         name="ChildRefused",
         says="The API server refused a child, mostly for a podTemplate that is not a pod's, or to "
         "delete one that is not asked for any more, or has done neither for ten seconds, such as "
-        "with an admission webhook that is down; the message is the server's.",
+        "with an admission webhook that is down; the message is the server's. Or something changes "
+        "a child back each time it is put right; the message says how to find it.",
         event="Warning",
     )
     KIND_MISSING = Reason(

@@ -20,7 +20,7 @@ from weir_operator.cluster.errors import (
 )
 from weir_operator.cluster.ownership import digest
 from weir_operator.cluster.writer import Writer
-from weir_operator.control_plane.reports import ASK_AGAIN_S, UNANSWERED_S, ReportBook
+from weir_operator.control_plane.reports import ASK_AGAIN_S, UNANSWERED_S, Place, ReportBook
 from weir_operator.planning.observed import Refusal
 from weir_operator.planning.types import ChildRef, Manifest, ObjectKey, Plan
 from weir_operator.reconcile.observe import child_place
@@ -29,6 +29,18 @@ log = structlog.get_logger(__name__)
 
 TOLD_AFTER_S = 10.0
 """A child that fails for so long, for reasons that pass by themselves, is told of in the status."""
+
+
+CONTESTED = (
+    "something changes it back each time it is put right, which is done once a minute from now on: "
+    "find who it is (kubectl get --output=yaml --show-managed-fields), such as a second operator"
+)
+
+
+class ContestedError(ClusterError):
+    """A child was changed back so often that each further apply would only restart its pods."""
+
+    permanent = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +95,7 @@ class Children:
                 waits_s.append(held_s)
                 continue
             try:
-                changed |= await step.act()
+                changed |= await self._act(place, step)
                 news |= self._reports.accept(place)
             except NamespaceTerminatingError:
                 raise
@@ -99,6 +111,18 @@ class Children:
         if news or changed:
             waits_s.append(0.0)  # our own writes enqueue nothing: look at their result
         return Round(news=news, changed=changed, next_s=min(waits_s, default=None))
+
+    async def _act(self, place: Place, step: _Step) -> bool:
+        """Takes a step; whether it changed a child.
+
+        Raises:
+            ContestedError: it did, and something undoes it each time.
+            ClusterError: the API server's answer.
+        """
+        changed = await step.act()
+        if changed and self._reports.changed_back(place, wish=step.wish):
+            raise ContestedError(CONTESTED, reason="Contested")
+        return changed
 
     def _steps(self, owner: Manifest, plan: Plan) -> Iterator[_Step]:
         for child in plan.children:
