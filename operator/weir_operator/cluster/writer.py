@@ -108,7 +108,7 @@ class Writer:
                 raise
             raise RefusedError(
                 f"somebody has changed {kind.kind} {desired['metadata']['name']} since it was "
-                f"applied: take that back, or delete it, and it is made anew; {error}",
+                f"applied: take that back, or delete it, and it is made anew in a minute; {error}",
                 status=error.status,
                 reason=error.reason,
             ) from error
