@@ -170,6 +170,32 @@ def test_a_child_that_is_still_refused_is_said_whatever_else_changed() -> None:
     assert condition(plan.status, "Ready") == ("False", "NotConfigured")
 
 
+OURS = {"weir.dev/llmservice": "chat", "app.kubernetes.io/managed-by": "weir-operator"}
+ANOTHERS = [{"kind": "Release", "name": "r", "uid": "r", "controller": True}]
+
+
+@pytest.mark.parametrize(
+    ("name", "metadata", "taken_back"),
+    [
+        ("chat", {"labels": OURS}, True),
+        ("chat", {"labels": OURS, "ownerReferences": ANOTHERS}, False),
+        ("chat", {"labels": {"weir.dev/llmservice": "chat"}}, False),
+        ("chat-copy", {"labels": OURS}, False),
+    ],
+)
+def test_an_orphan_alone_is_taken_back(
+    name: str, metadata: dict[str, object], *, taken_back: bool
+) -> None:
+    """Seen in what is not asked for, and would be deleted if it were the service's own."""
+    orphan = {
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": name, "uid": "x", **metadata},
+    }
+    place = ("HorizontalPodAutoscaler", name)
+    plan = plan_llmservice(observe_service(children={place: orphan}))
+    assert [ref.name for ref in plan.removals] == ([name] if taken_back else [])
+
+
 def test_a_name_that_is_taken_is_left_alone() -> None:
     foreign = {"kind": "Service", "metadata": {"name": "chat", "uid": "x"}}
     plan = plan_llmservice(observe_service(children={("Service", "chat"): foreign}))
