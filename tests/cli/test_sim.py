@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
@@ -330,7 +331,9 @@ def test_a_plan_that_cannot_hold_says_so(capsys: pytest.CaptureFixture[str]) -> 
         (["--offline", "nothing"], "'nothing' is no kind"),
         (["--offline", "synthetic:x"], "'x' is no number"),
         (["--offline", "synthetic:²"], "'²' is no number"),
+        (["--offline", "synthetic:99999999999"], "give a whole number from 1 to 100000"),
         (["--replicas", "99999999999999999999"], "--replicas"),
+        (["--max-seqs", "99999999999999999999"], "--max-seqs"),
         (["--offline", "mmlu:one"], "mmlu:one: it does not name two files"),
         (["--preset", "hygen"], "static_budget_s"),
         (["--preset", "echo"], "remedy: give what the preset needs (docs/presets.md): --slo"),
@@ -362,13 +365,50 @@ def test_the_longest_request_that_is_accepted_runs(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["online_answered"] == 2
 
 
-@pytest.mark.parametrize("option", ["--json", "--chrome", "--plots"])
-def test_a_place_that_cannot_be_written_is_named(
-    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("sim --trace /nowhere/trace.csv", "--json"),
+        ("sim --trace /nowhere/trace.csv", "--chrome"),
+        ("plan --slo ttft:p99:9 --trace /nowhere/trace.csv", "--json"),
+        ("profile /nowhere/steps", "--output"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(
+    command: str, option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A plan of an hour that ends so is lost; the trace, which is not there, comes after it."""
+    (tmp_path / "file").touch()
+    for place, why in ((tmp_path, "Is a directory"), (tmp_path / "file" / "below", "File exists")):
+        assert main([*command.split(), option, str(place)]) == ExitStatus.USAGE
+        said = "".join(capsys.readouterr().err.split())
+        assert said == "".join(
+            f"error: {option} {place}: {why} remedy: name a file that can be written".split()
+        )
+
+
+def test_a_file_that_is_refused_after_the_work_takes_no_figures_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk."""
+    monkeypatch.setattr(Path, "write_text", refuse_to_write)
+    arguments = ["sim", "--seconds", "2", "--json", str(tmp_path / "run.json"), *SMALL]
+    assert main(arguments) == ExitStatus.FAILED
+    told = capsys.readouterr()
+    assert "run.json:Nospaceleftondevice" in "".join(told.err.split())
+    assert "requests answered" in told.out
+
+
+def refuse_to_write(_path: Path, _text: str, **_how: str) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_folder_for_plots_that_cannot_be_written_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
     place = tmp_path / "file" / "below"
-    assert main(["sim", "--seconds", "2", option, str(place), *SMALL]) == ExitStatus.FAILED
+    assert main(["sim", "--seconds", "2", "--plots", str(place), *SMALL]) == ExitStatus.FAILED
     told = capsys.readouterr()
     said = "".join(told.err.split())
     assert f"{place}:" in said

@@ -17,7 +17,7 @@ from weir_cli.sim.inputs import (
 )
 from weir_cli.sim.machine import SLO_HELP, EngineLimits, make_replica, parse_slos, read_machine
 from weir_cli.sim.options import check_choice
-from weir_cli.sim.outcome import outcome, show, write_chrome, write_json
+from weir_cli.sim.outcome import check_output, outcome, show, write_chrome, write_json
 from weir_cli.sim.plots import write_plots
 from weir_cli.sim.runner import PresetRunner, drain_s
 from weir_engine.presets import PRESETS
@@ -33,7 +33,7 @@ Offline = Annotated[str, typer.Option(help=OFFLINE_HELP)]
 Slos = Annotated[list[str], typer.Option("--slo", help=SLO_HELP)]
 Backend = Annotated[str, typer.Option(help="sequential or overlapped.")]
 BatchedTokens = Annotated[int, typer.Option(min=1, help="Most tokens of a step.")]
-Seqs = Annotated[int, typer.Option(min=1, help="Most requests that run at once.")]
+Seqs = Annotated[int, typer.Option(min=1, max=1_000_000, help="Most requests that run at once.")]
 ModelLength = Annotated[int, typer.Option(min=2, help="Longest prompt and answer in tokens.")]
 OfflineKv = Annotated[float, typer.Option(min=0, max=1, help="KV share offline work may hold.")]
 BudgetMs = Annotated[
@@ -71,6 +71,8 @@ def sim(  # noqa: PLR0913 - one option each
     kernels.
     """
     check_choice("--preset", preset, PRESETS)
+    check_output("--json", json)
+    check_output("--chrome", chrome)
     limits = EngineLimits(
         max_batched_tokens=max_batched_tokens,
         max_seqs=max_seqs,

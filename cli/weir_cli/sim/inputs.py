@@ -29,6 +29,7 @@ from weir_engine.sim.workload import (
 
 Specs = tuple[RequestSpec, ...]
 TRACE_KINDS = (*FORMATS, "coding")
+MOST_DOCUMENTS = 100_000  # with their questions they are held in memory
 OFFLINE_KINDS = ("none", "synthetic", "lengths", "loogle", "mmlu", "trace")
 TRACE_HELP = (
     "Online requests: [KIND:]FILE, KIND one of csv, azure, mooncake, ragpulse, coding; FILE may be "
@@ -171,10 +172,11 @@ def _synthetic(rng: np.random.Generator, count: str) -> Specs:
     Raises:
         CliError: the count is none.
     """
-    if count and not (count.isascii() and count.isdigit() and int(count) > 0):
+    plain = count.isascii() and count.isdigit() and len(count) <= len(str(MOST_DOCUMENTS))
+    if count and not (plain and 0 < int(count) <= MOST_DOCUMENTS):
         raise CliError(
             f"--offline synthetic:{count}: {count!r} is no number of documents",
-            remedy="give a whole number above 0",
+            remedy=f"give a whole number from 1 to {MOST_DOCUMENTS}",
             status=ExitStatus.USAGE,
         )
     documents = Documents(

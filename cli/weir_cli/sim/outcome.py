@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -11,7 +13,7 @@ import numpy as np
 from rich.table import Table
 
 from weir_cli.console import out
-from weir_cli.errors import CliError
+from weir_cli.errors import CliError, ExitStatus
 from weir_engine.config import Metric, Slo
 from weir_engine.sim.chrome import chrome_events
 from weir_engine.sim.records import SimResult
@@ -160,6 +162,31 @@ def write_chrome(results: Sequence[SimResult], path: Path) -> None:
     """
     events = list(chrome_events(results))
     write_text(path, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+
+
+def check_output(option: str, path: Path | None) -> None:
+    """Refuses a file that cannot be written before hours are spent on what it would hold.
+
+    Raises:
+        CliError: it is a folder, or it or its folder may not be written.
+    """
+    if path is None:
+        return
+    why = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            why = os.strerror(errno.EISDIR)
+        elif not os.access(path if path.exists() else path.parent, os.W_OK):
+            why = os.strerror(errno.EACCES)
+    except OSError as error:
+        why = error.strerror
+    if why is not None:
+        raise CliError(
+            f"{option} {path}: {why}",
+            remedy="name a file that can be written",
+            status=ExitStatus.USAGE,
+        )
 
 
 def write_text(path: Path, text: str) -> None:

@@ -31,7 +31,7 @@ from weir_cli.sim.command import (
 from weir_cli.sim.inputs import Load, Specs, read_offline, read_trace
 from weir_cli.sim.machine import EngineLimits, make_replica, parse_slos, read_machine
 from weir_cli.sim.options import check_choice, named
-from weir_cli.sim.outcome import Outcome, outcome, write_text
+from weir_cli.sim.outcome import Outcome, check_output, outcome, write_text
 from weir_cli.sim.runner import PresetRunner
 from weir_engine.presets import PRESETS
 from weir_engine.sim.capacity import Trial, fewest_replicas, offline_tokens_a_day
@@ -63,7 +63,7 @@ def plan(  # noqa: PLR0913 - one option each
     trace: Trace = None,
     offline: Offline = "synthetic",
     rate: Annotated[
-        float, typer.Option(min=1e-6, help="Multiplies the trace's request rate.")
+        float, typer.Option(min=1e-6, max=1e6, help="Multiplies the trace's request rate.")
     ] = 1.0,
     peak: Annotated[float, typer.Option(min=10, help="Seconds of the peak to hold.")] = 300.0,
     sample: Annotated[
@@ -85,6 +85,7 @@ def plan(  # noqa: PLR0913 - one option each
     trace of a day leaves nothing to scale.
     """
     check_choice("--preset", preset, PRESETS)
+    check_output("--json", json)
     slos = parse_slos(slo)
     limits = EngineLimits(
         max_batched_tokens=max_batched_tokens,

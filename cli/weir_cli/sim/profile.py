@@ -11,7 +11,7 @@ import typer
 
 from weir_cli.console import out
 from weir_cli.sim.options import named, read_lines
-from weir_cli.sim.outcome import write_text
+from weir_cli.sim.outcome import check_output, write_text
 from weir_engine.sim.recorded import RecordedProfile
 from weir_engine.sim.recording import Recording
 
@@ -38,6 +38,7 @@ def _make(steps: Path, output: Path, judge: Path | None) -> None:
     Raises:
         CliError: a file cannot be used, or too few steps were recorded.
     """
+    check_output("--output", output)
     recording = _read(steps)
     if judge is None:
         kept = len(recording.steps) - len(recording.steps) // _KEPT_OUT
