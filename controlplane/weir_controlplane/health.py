@@ -9,11 +9,17 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import REGISTRY, Gauge, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from weir_controlplane.agents import metrics as agents
+from weir_controlplane.batches import metrics as batches
+from weir_controlplane.dispatch import metrics as dispatch
+from weir_controlplane.eta import metrics as eta
+from weir_controlplane.levels import Current
 from weir_controlplane.services import Services, ServicesDep
 from weir_controlplane.store.database import OUTAGES
 
 READY_WITHIN_S = 2.0
 DATABASE_UP = Gauge("weir_controlplane_database_up", "1 while the database answers this replica.")
+_LEVELS = (agents.LEVELS, batches.LEVELS, dispatch.LEVELS, eta.LEVELS)
 router = APIRouter()
 
 
@@ -41,9 +47,10 @@ async def metrics(services: ServicesDep) -> PlainTextResponse:
     """Prometheus metrics: the process's own and those of this application.
 
     The database is asked each time: a replica without one is scraped as before, and serves nobody.
+    What it read last is shown for two minutes.
     """
     DATABASE_UP.set(await _outage(services) is None)
-    page = generate_latest(REGISTRY) + generate_latest(services.metrics)
+    page = generate_latest(Current(REGISTRY, _LEVELS)) + generate_latest(services.metrics)
     return PlainTextResponse(page, media_type=CONTENT_TYPE_LATEST)
 
 

@@ -11,9 +11,11 @@ import pytest
 
 from tests.controlplane.support import eventually, make_settings, running
 from tests.support.postgres import PostgresServer
+from weir_controlplane import levels as levels_module
 from weir_controlplane.store import database as database_module
 from weir_controlplane.store.database import Database
 
+LEVELS = {"weir_batches{", "weir_batches_stuck{", "weir_chunks{", "weir_agents{"}
 UP = "\nweir_controlplane_database_up"
 
 
@@ -53,6 +55,41 @@ async def test_while_postgres_restarts_clients_are_told_to_come_back(tmp_path: P
                 await eventually(back)
                 assert f"{UP} 1.0" in (await raw.get("/metrics")).text
                 assert [item.id async for item in client.files.list()] == [file.id]
+    finally:
+        server.close()
+
+
+@pytest.mark.postgres
+async def test_gauges_that_are_out_of_date_are_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Joined by max with other replicas' they would hold up batches that have long ended."""
+    server = PostgresServer()
+    try:
+        url = server.url(server.create_database())
+        async with running(make_settings(tmp_path, url)) as plane, plane.client("x") as raw:
+
+            async def shown() -> set[str]:
+                page = (await raw.get("/metrics")).text
+                return {name for name in LEVELS if f"\n{name}" in page}
+
+            async def all_shown() -> bool:
+                return await shown() == LEVELS
+
+            async def none_shown() -> bool:
+                return not await shown()
+
+            await eventually(all_shown)
+            server.kill()
+            assert await shown() == LEVELS  # a short outage leaves no gap
+            monkeypatch.setattr(levels_module, "STALE_AFTER_S", 0.5)
+            await eventually(none_shown)
+            page = (await raw.get("/metrics")).text
+            assert f"{UP} 0.0" in page
+            assert "\nweir_controlplane_requests_in_flight" in page
+            server.start()
+            monkeypatch.setattr(levels_module, "STALE_AFTER_S", 120.0)
+            await eventually(all_shown)
     finally:
         server.close()
 

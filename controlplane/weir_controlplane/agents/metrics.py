@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from prometheus_client import Counter, Gauge, Histogram
 
 from weir_controlplane.agents.registry import AgentEntry
+from weir_controlplane.levels import Levels
 
 COVERAGE = Gauge(
     "weir_forecast_coverage_ratio",
@@ -44,6 +45,7 @@ FORECAST = Gauge(
 _SCORES = (COVERAGE, WASTE)
 _GAUGES = (ONLINE_KV, ONLINE_REUSE, OFFLINE_KV, TOTAL_KV, THRESHOLD, FORECAST, *_SCORES)
 AGENTS = Gauge("weir_agents", "Agents that have synced lately, by state.", ["state"])
+LEVELS = Levels(AGENTS, *_GAUGES)
 SYNCS = Counter("weir_syncs_total", "Syncs answered, by whether the database was asked.", ["path"])
 SYNCS_FROM_MEMORY = SYNCS.labels(path="memory")
 SYNCS_FROM_DATABASE = SYNCS.labels(path="database")
@@ -82,6 +84,7 @@ class PodGauges:
         for service, agent_id in self._known - {(item.service, item.agent_id) for item in agents}:
             self._known.remove((service, agent_id))
             self._remove(service, agent_id)
+        LEVELS.told()
 
     @staticmethod
     def _set(entry: AgentEntry) -> None:

@@ -88,3 +88,4 @@ class QueueGauges:
             now_s - batch.created_at for batch in agents.view.batches.values() if batch.open_count
         ]
         metrics.QUEUE_AGE.set(max(ages, default=0.0))
+        metrics.LEVELS.told()

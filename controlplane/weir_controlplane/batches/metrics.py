@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from weir_controlplane.batches.progress import Progress, progress_of
 from weir_controlplane.batches.states import LIVE, TERMINAL
+from weir_controlplane.levels import Levels
 from weir_controlplane.services import Services
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.models import Batch, ChunkResult
@@ -38,6 +39,7 @@ IDLE = Gauge(
     ["batch"],
 )
 _OF_A_BATCH = (LINES, WINDOW_END, IDLE)
+LEVELS = Levels(BATCHES, ENDED, *_OF_A_BATCH)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,3 +139,4 @@ def show(samples: Sequence[Sample], *, live: Counter[str], ended: Counter[str]) 
         WINDOW_END.labels(batch=sample.batch_id).set(sample.window_end_at)
         if sample.idle_s is not None:
             IDLE.labels(batch=sample.batch_id).set(sample.idle_s)
+    LEVELS.told()

@@ -114,3 +114,4 @@ class OutlookKeeper:
             metrics.END.labels(batch=key).set(outlook[key].end_at)
             metrics.MARGIN.labels(batch=key).set(margins[key])
         self._shown = shown
+        metrics.LEVELS.told()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import Gauge
 
+from weir_controlplane.levels import Levels
+
 AT_RISK = Gauge(
     "weir_batches_at_risk", "Running batches that are expected to miss their deadline, or have."
 )
@@ -31,3 +33,4 @@ RATE = Gauge(
     "Estimated tokens a second at which a model's batches are done, as taken for their ends.",
     ["model"],
 )
+LEVELS = Levels(AT_RISK, STUCK, END, MARGIN, RATE)
