@@ -165,7 +165,8 @@ def _serve(
             log.error("engine.start_failed", reason=str(error))  # noqa: TRY400 - logged by vLLM
             return Exit.FAILED
         except Exception as error:  # no request has come yet that its text could quote
-            log.exception("engine.start_failed", reason=f"{type(error).__name__}: {error}")
+            reason = f"{type(error).__name__}: {error} (see WEIR_ENGINE_ARGS)"
+            log.exception("engine.start_failed", reason=reason)
             return Exit.FAILED
         if unrecorded:  # the volume may have come back while the engine was loaded
             with contextlib.suppress(OSError):

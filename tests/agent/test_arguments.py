@@ -50,6 +50,9 @@ def test_arguments_that_the_agent_cannot_follow_are_refused(tmp_path: Path) -> N
     """TLS that is left out without a word sends prompts in clear text."""
     plugin = tmp_path / "ours.py"
     plugin.write_text(PARSER)
+    empty, torn = tmp_path / "empty.yaml", tmp_path / "torn.yaml"
+    empty.touch()
+    torn.write_text("a: [")
     tools = ["--enable-auto-tool-choice", "--tool-call-parser", "ours"]
     cases: list[tuple[list[str], str | None]] = [
         ([], None),
@@ -69,6 +72,14 @@ def test_arguments_that_the_agent_cannot_follow_are_refused(tmp_path: Path) -> N
         ),
         (["--reasoning-parser", "none"], "invalid reasoning parser: none"),
         ([*tools, "--tool-parser-plugin", str(plugin)], None),  # registered from here on
+        (
+            ["--enable-prefix-caching", "true"],
+            "'true' belongs to no option: leave it out or quote",
+        ),
+        (["--config", "/nowhere.yaml"], "--config names no file of options: [Errno 2] No such"),
+        (["--config", "/nowhere"], "--config names no file of options: Config file must be of"),
+        (["--config", str(empty)], "--config names no file of options: 'NoneType' object"),
+        (["--config", str(torn)], "--config names no file of options: while parsing a flow node"),
     ]
     done = subprocess.run(
         [sys.executable, "-c", PARSES, json.dumps([given for given, _ in cases])],
@@ -84,6 +95,23 @@ def test_arguments_that_the_agent_cannot_follow_are_refused(tmp_path: Path) -> N
         else:
             assert message.startswith(f"engine_args: {wanted}")
             assert message.endswith("(set WEIR_ENGINE_ARGS)")
+
+
+def test_json_that_lost_its_quotes_is_recognised() -> None:
+    """The setting is split as a shell would split it; vLLM speaks of a function's address."""
+    options = ("--override-generation-config", "--compilation-config")
+    cases = [[option, "{level:", "3}"] for option in options]
+    done = subprocess.run(
+        [sys.executable, "-c", PARSES, json.dumps(cases)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for option, message in zip(options, json.loads(done.stdout.splitlines()[-1]), strict=True):
+        assert message.startswith(f"engine_args: argument {option}")
+        assert "is not JSON" in message
+        assert message.endswith("(set WEIR_ENGINE_ARGS, JSON in single quotes)")
 
 
 def start(data_dir: Path, engine_args: str) -> subprocess.CompletedProcess[str]:
@@ -119,6 +147,7 @@ def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
     done = start(tmp_path / "data", f"--model {model}")
     assert done.returncode == 1
     assert "tokenizer" in start_failure(done)
+    assert start_failure(done).endswith("(see WEIR_ENGINE_ARGS)")
 
 
 def test_what_ends_an_engine_at_its_start_is_told(tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ def engine_config(**changes: object) -> SimpleNamespace:
             is_multimodal_model=False,
             supports_multimodal_inputs=False,
             is_diffusion=False,
+            skip_tokenizer_init=False,
             max_model_len=1024,
             original_max_model_len=1024,
         ),
@@ -138,6 +139,7 @@ def test_a_cache_whose_blocks_or_lengths_may_still_change_is_left_to_the_engine(
         ({"parallel_config__data_parallel_size": 2}, "data_parallel_size"),
         ({"model_config__runner_type": "pooling"}, "pooling"),
         ({"model_config__is_encoder_decoder": True}, "encoder-decoder"),
+        ({"model_config__skip_tokenizer_init": True}, "text of every answer is empty"),
         (
             {
                 "model_config__is_multimodal_model": True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import sha256
@@ -12,6 +13,7 @@ from typing import Any, NoReturn
 
 import torch
 import vllm
+import yaml
 from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
 from vllm.entrypoints.launchers.launcher import validate_api_server_args
 from vllm.exceptions import VLLMError
@@ -44,6 +46,8 @@ _WITHOUT_EFFECT = {
     **dict.fromkeys(("ssl_cert_reqs", "enable_ssl_refresh"), _PLAIN),
     **dict.fromkeys(("uds", "grpc", "headless"), _ONE_SERVER),
 }
+# VLLM's words for an argument that should be JSON; a shell's rules take its double quotes away.
+_NO_JSON = re.compile(r"cannot be converted to <function loads at \w+>|Invalid JSON(?=:)")
 
 
 def parse(settings: AgentSettings, engine_args: Sequence[str]) -> Any:
@@ -55,10 +59,17 @@ def parse(settings: AgentSettings, engine_args: Sequence[str]) -> Any:
     parser = make_arg_parser(FlexibleArgumentParser())
 
     def refuse(message: str) -> NoReturn:
-        raise SettingsError(f"engine_args: {message} (set WEIR_ENGINE_ARGS)")
+        said, found = _NO_JSON.subn("is not JSON", message)
+        quotes = ", JSON in single quotes" if found else ""
+        raise SettingsError(f"engine_args: {said} (set WEIR_ENGINE_ARGS{quotes})")
 
     parser.error = refuse
-    args = parser.parse_args(list(engine_args))
+    try:
+        args = parser.parse_args(list(engine_args))
+    except (OSError, ValueError, AttributeError, yaml.YAMLError) as error:
+        refuse(f"--config names no file of options: {error}")
+    if args.model_tag is not None:  # `vllm serve` would take it for the model
+        refuse(f"{args.model_tag!r} belongs to no option: leave it out or quote what it is of")
     try:
         validate_parsed_serve_args(args)
         _load_parsers(args)

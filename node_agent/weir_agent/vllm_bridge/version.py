@@ -115,6 +115,8 @@ def check_config(config: Any) -> None:
             model.is_multimodal_model and model.supports_multimodal_inputs
         ),
         "diffusion models are not supported": model.is_diffusion,
+        "skip_tokenizer_init must be left out: chats fail without a tokenizer, and the text of "
+        "every answer is empty": model.skip_tokenizer_init,
     }
     _refuse(
         "this engine configuration cannot run under Weir",
