@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import resource
 import signal
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from weir_controlplane.bindings.component import bindings_component
 from weir_controlplane.errors import WeirError
 from weir_controlplane.files.component import files_component
 from weir_controlplane.files.threads import end_threads
+from weir_controlplane.heads import BoundedHeads
 from weir_controlplane.hints.component import hints_component, make_nudge
 from weir_controlplane.keys.bootstrap import AdminKeyFileError
 from weir_controlplane.keys.component import keys_component
@@ -47,6 +49,7 @@ _START_ERRORS: tuple[type[Exception], ...] = (
 )
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _THREADS_END_S = 2.0
+_MOST_FILES = 65_535
 _log = structlog.get_logger(__name__)
 
 
@@ -78,6 +81,7 @@ def run(settings: Settings | None = None) -> None:
     """
     settings = settings or Settings()
     configure_logs(settings.log_level)
+    _allow_many_files()
     threads = ThreadPoolExecutor(thread_name_prefix="any")
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -95,6 +99,14 @@ def run(settings: Settings | None = None) -> None:
             error=f"host, port: {where} cannot be listened on (set WEIR_HOST, WEIR_PORT)",
         )
         raise SystemExit(1) from None
+
+
+def _allow_many_files() -> None:
+    """Raises the soft limit on open files: a connection is one, and containers start with 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(_MOST_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _leave_hung_threads(threads: ThreadPoolExecutor) -> None:
@@ -120,6 +132,7 @@ async def _serve(settings: Settings, threads: ThreadPoolExecutor) -> None:
         app,
         host=settings.host,
         port=settings.port,
+        http=BoundedHeads,
         log_config=None,  # as ours
         log_level=settings.log_level,
         access_log=False,

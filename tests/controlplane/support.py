@@ -22,6 +22,7 @@ from tests.support import sqlite
 from tests.support.serving import serve
 from tests.support.statements import share_compiled
 from weir_controlplane.app import create_app, make_services
+from weir_controlplane.heads import BoundedHeads
 from weir_controlplane.main import default_components
 from weir_controlplane.services import Component, Services
 from weir_controlplane.settings import Settings
@@ -91,7 +92,7 @@ async def running(
     services = make_services(settings)
     share_compiled(services.database.engine)
     app = create_app(services, default_components() if components is None else components)
-    async with serve(app) as url:
+    async with serve(app, BoundedHeads) as url:
         key = settings.admin_key.read_text(encoding="utf-8").strip()
         headers = {"Authorization": f"Bearer {key}"}
         async with _client(url, headers) as admin:

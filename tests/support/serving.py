@@ -23,9 +23,12 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _prepare(app: ASGIApp) -> tuple[_Server, socket.socket, str]:
+def _prepare(
+    app: ASGIApp, protocol: type[asyncio.Protocol] | str = "auto"
+) -> tuple[_Server, socket.socket, str]:
     config = uvicorn.Config(
         app,
+        http=protocol,
         log_config=None,
         ws="none",
         lifespan="on",
@@ -38,13 +41,17 @@ def _prepare(app: ASGIApp) -> tuple[_Server, socket.socket, str]:
 
 
 @contextlib.asynccontextmanager
-async def serve(app: ASGIApp) -> AsyncIterator[str]:
+async def serve(
+    app: ASGIApp, protocol: type[asyncio.Protocol] | str = "auto"
+) -> AsyncIterator[str]:
     """The base URL of ``app``, served in the running event loop until the block ends.
+
+    ``protocol``: uvicorn's, for its connections.
 
     Raises:
         RuntimeError: the application's start-up failed.
     """
-    server, bound, url = _prepare(app)
+    server, bound, url = _prepare(app, protocol)
     task = asyncio.create_task(server.serve(sockets=[bound]))
     try:
         async with asyncio.timeout(START_WITHIN_S):
