@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from types import FrameType
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -34,12 +36,29 @@ def demo(
     Needs no GPU and no download: the model is a small Llama with random weights.
     """
     rows = bundled_trace() if trace is None else read_trace(trace)
+    end_on_signals()
     with _folder(keep) as folder, _extras():
         from weir_cli.demo.plan import Length  # noqa: PLC0415 - needs the extras
         from weir_cli.demo.run import run_demo  # noqa: PLC0415
 
         length = Length(measure_s=seconds)
         run_demo(rows, folder=folder, lines=lines, length=length, fast=fast)
+
+
+def ending_signals() -> list[signal.Signals]:
+    """Those that end the demo in order: Ctrl-C, SIGTERM, a closed terminal unless under nohup."""
+    known = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    return [number for number in known if signal.getsignal(number) is not signal.SIG_IGN]
+
+
+def end_on_signals() -> None:
+    """Has each of them do what Ctrl-C does; until the event loop has them, they end imports."""
+    for number in ending_signals():
+        signal.signal(number, _interrupt)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from weir_agent.sample_model import write_sample_model
 from weir_cli.console import out
 from weir_cli.demo import plan
+from weir_cli.demo.command import ending_signals
 from weir_cli.demo.monitor import Screen
 from weir_cli.demo.slo import objectives, verdict
 from weir_cli.demo.stages import BatchOutcome, Stage, stock_arm, stock_server, weir_arm
@@ -118,7 +118,7 @@ def _close(rows: list[ArmRow], outcome: BatchOutcome) -> None:
 def _interruptible(
     work: Coroutine[Any, Any, tuple[list[ArmRow], BatchOutcome]],
 ) -> tuple[list[ArmRow], BatchOutcome]:
-    """Runs the work; SIGINT and SIGTERM cancel it, and its blocks stop every process.
+    """Runs the work; Ctrl-C, SIGTERM and SIGHUP cancel it, and its blocks stop every process.
 
     Raises:
         CliError: it was interrupted.
@@ -127,7 +127,7 @@ def _interruptible(
     async def run() -> tuple[list[ArmRow], BatchOutcome]:
         task = asyncio.ensure_future(work)
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in ending_signals():
             loop.add_signal_handler(number, task.cancel)
         return await task
 
