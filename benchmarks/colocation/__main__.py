@@ -84,8 +84,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--arms", default="*", help="patterns, e.g. 'online-only,static-*,weir'")
     parser.add_argument("--repeats", type=int, default=1, help="runs of each arm")
     parser.add_argument("--baseline-repeats", type=int, default=10, help="runs of online-only")
-    parser.add_argument("--ramp", type=float, default=15.0, help="seconds before the window")
-    parser.add_argument("--measure", type=float, default=60.0, help="seconds of the window")
+    parser.add_argument("--ramp", type=_seconds, default=15.0, help="seconds before the window")
+    parser.add_argument("--measure", type=_seconds, default=60.0, help="seconds of the window")
     parser.add_argument(
         "--pace",
         type=_pace,
@@ -121,6 +121,13 @@ def _pace(text: str) -> float:
     if not 0 < pace < math.inf:
         raise argparse.ArgumentTypeError("must be above 0")
     return pace
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 1 <= seconds < math.inf:
+        raise argparse.ArgumentTypeError("must be 1 s or more")
+    return seconds
 
 
 def choose(given: argparse.Namespace) -> list[Run]:
@@ -186,6 +193,29 @@ def _folder(given: argparse.Namespace) -> Path:
     return CACHE / time.strftime("%Y%m%d-%H%M%S")
 
 
+def _made(folder: Path) -> Path:
+    """The folder, which is there now.
+
+    Raises:
+        SystemExit: it cannot be.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SystemExit(f"--folder {folder}: {error.strerror}: name another") from error
+    return folder
+
+
+def _require_runs(folder: Path, runs: Sequence[Run]) -> None:
+    """Keeps a report of nothing from taking the place of the last one.
+
+    Raises:
+        SystemExit: none of the runs is in the folder.
+    """
+    if not any((folder / f"{run.key}.json").exists() for run in runs):
+        raise SystemExit(f"--report-only: none of the runs is in {folder}: name their --folder")
+
+
 def _sample_model(host: Host) -> Path:
     """The host's model, made where it is not there yet."""
     model = CACHE.parent / ("benchmark-model" if host is CPU else f"benchmark-model-{host.name}")
@@ -201,7 +231,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     end_in_order_on_sigterm()
     runs = choose(given)
     folder = _folder(given)
-    folder.mkdir(parents=True, exist_ok=True)
+    if given.report_only:
+        _require_runs(folder, runs)
+    _made(folder)
     host = HOSTS[given.host]
     model = given.model or _sample_model(host)
     cores = available_cores()
