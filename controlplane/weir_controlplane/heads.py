@@ -38,6 +38,7 @@ class BoundedHeads(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._expect_head()
+        self._head_bytes = max(self._head_bytes, 1)  # it may begin amid what came
 
     @override
     def on_headers_complete(self) -> None:
@@ -62,7 +63,7 @@ class BoundedHeads(HttpToolsProtocol):
 
     def _refuse(self, words: str) -> None:
         self._stop_waiting()
-        if getattr(self.cycle, "response_complete", True):  # None before the first request
+        if self._head_bytes and getattr(self.cycle, "response_complete", True):
             self.send_400_response(words)
-        else:  # an answer is under way
+        else:  # nobody has asked anything, or an answer is under way
             self.transport.close()

@@ -23,6 +23,7 @@ from weir_agent.chunks.spool import Spool
 from weir_agent.chunks.work import ChunkWork, WorkLimits, WorkParts
 from weir_agent.control_plane import ControlPlane, HttpControlPlane, TokenFileAuth
 from weir_agent.engine import Engine
+from weir_agent.heads import BoundedHeads
 from weir_agent.journal import CrashJournal
 from weir_agent.kept_profile import KeptProfile
 from weir_agent.metrics import AgentMetrics
@@ -47,6 +48,7 @@ def build_server(app: AsgiApp, settings: AgentSettings) -> Server:
     return Server(
         uvicorn.Config(
             app,
+            http=BoundedHeads,
             log_config=None,
             access_log=False,
             lifespan="on",
