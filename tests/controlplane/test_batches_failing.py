@@ -21,6 +21,7 @@ from weir_controlplane.batches.failing import count_stuck, read_failing
 from weir_controlplane.batches.worker import work_once
 from weir_controlplane.files.storage import Storage
 from weir_controlplane.leases import STILL_S, kept_alive
+from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.models import Batch
 
 
@@ -73,6 +74,11 @@ async def test_an_outage_of_the_file_store_is_seen_with_its_batches(
         assert (seen["batch_id"], seen["stage"]) == (batch_id, "validating")
         assert seen["error"] == "ConnectionRefusedError: store:9000 refuses"
         assert 0 <= seen["retry_in_s"] <= 60
+        async with desk.plane.services.database.transaction() as session:  # the clock went back
+            later = update(Batch).values(work_nonce=None, work_lease_until=db_now() + 18_000)
+            await session.execute(later)
+            (due,) = await read_failing(session)
+        assert due.retry_in_s == 0
 
         async def alerted() -> bool:
             text = (await desk.plane.admin.get("/metrics")).text

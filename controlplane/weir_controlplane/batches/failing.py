@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from weir_controlplane.batches.leases import STUCK_AFTER
 from weir_controlplane.batches.states import LIVE
+from weir_controlplane.leases import MAX_BACKOFF_S
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.models import Batch
 
@@ -54,7 +55,8 @@ async def read_failing(session: AsyncSession) -> list[Failing]:
             batch_id=batch_id,
             stage=stage,
             failures=failures,
-            retry_in_s=0.0 if nonce else max(0.0, float(wait_s)),
+            # Longer than any pause: the clock went back, and nobody waits for it (`is_free`).
+            retry_in_s=max(0.0, float(wait_s)) if not nonce and wait_s <= MAX_BACKOFF_S else 0.0,
             error=error or "",
         )
         for batch_id, stage, failures, wait_s, nonce, error in rows
