@@ -18,6 +18,7 @@ from tests.controlplane.jobs import ENDPOINT, Lab, input_lines
 from tests.controlplane.support import batch_reaches, eventually, make_settings
 from weir_controlplane.app import make_services
 from weir_controlplane.batches.failing import count_stuck, read_failing
+from weir_controlplane.batches.metrics import running
 from weir_controlplane.batches.worker import work_once
 from weir_controlplane.files.storage import Storage
 from weir_controlplane.leases import STILL_S, kept_alive
@@ -172,3 +173,12 @@ async def test_work_that_moves_on_keeps_its_lease() -> None:
             renewed.clear()
             await renewed.wait()
             assert held.wanted()
+
+
+async def test_a_clock_that_went_back_makes_no_idle_time_negative(desk: Lab) -> None:
+    batch_id = await create(desk.openai)
+    await batch_reaches(desk.openai, batch_id, "in_progress")
+    async with desk.plane.services.database.transaction() as session:
+        await session.execute(update(Batch).values(in_progress_at=db_now() + 18_000))
+        (sample,) = await running(session)
+    assert sample.idle_s == 0

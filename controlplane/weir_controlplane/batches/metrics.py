@@ -115,7 +115,7 @@ async def running(session: AsyncSession) -> list[Sample]:
             window_end_at=batch.expires_at,
             idle_s=None
             if batch.suspended_at is not None
-            else now_s - last.get(batch.id, batch.in_progress_at or batch.created_at),
+            else max(0.0, now_s - last.get(batch.id, batch.in_progress_at or batch.created_at)),
         )
         for batch, now_s in rows
     ]
