@@ -34,6 +34,9 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
 }
 
+# A latency profile in which a decode takes so long beside a prompt that both get their own steps.
+SPLIT = {"model": "attention", "coefficients": {"mixed_context": 1.0}, "residuals": {}}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:

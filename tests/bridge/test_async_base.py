@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.bridge.engine_host import EngineHost, numbers, text
+from tests.bridge.engine_host import SPLIT, EngineHost, numbers, text
 from weir_engine.config import Policy
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
@@ -223,9 +223,9 @@ def test_random_workloads_with_preemption_do_exactly_what_is_planned(
 ) -> None:
     """Invariant 4 and strict mode, with stale output of preempted requests in flight."""
     rng = numbers(100 + seed)
-    pipeline = Pipeline(
-        host, {"policy": {"offline_kv_blocks": 40, "offline_seq_slots": 8}}, blocks=41
-    )
+    policy = {"offline_kv_blocks": 40, "offline_seq_slots": 8}
+    profile = SPLIT if seed % 2 else None
+    pipeline = Pipeline(host, {"policy": policy, "profile": profile}, blocks=41)
     wanted = feed(pipeline, rng)
     assert pipeline.tokens == {name: expected(name, length) for name, length in wanted.items()}
     telemetry = pipeline.driver.telemetry()

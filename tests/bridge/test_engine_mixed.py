@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 
 import pytest
 
-from tests.bridge.engine_host import Ask, EngineHost, numbers, text
+from tests.bridge.engine_host import SPLIT, Ask, EngineHost, numbers, text
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
@@ -44,12 +45,15 @@ def check_sums(host: EngineHost) -> None:
     assert kv.offline_only_blocks == sum(not adopted(block) for block in used)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_vllm_does_exactly_what_is_planned(host: EngineHost, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "profile"), [(0, None), (1, None), (2, SPLIT), (3, SPLIT)])
+def test_vllm_does_exactly_what_is_planned(
+    host: EngineHost, seed: int, profile: Mapping[str, object] | None
+) -> None:
     """Strict mode raises on any divergence; arrivals, aborts and policies come at random."""
     rng = numbers(seed)
     documents = [text(rng, 400) for _ in range(3)]
-    host.use_weir({"policy": {"offline_kv_blocks": 40, "offline_seq_slots": 8}}, blocks=BLOCKS)
+    policy = {"offline_kv_blocks": 40, "offline_seq_slots": 8}
+    host.use_weir({"policy": policy, "profile": profile}, blocks=BLOCKS)
     asked: list[str] = []
     for _ in range(250):
         if len(asked) < 60 and rng.random() < 0.3:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.bridge.engine_host import Ask, EngineHost, numbers, text
+from tests.bridge.engine_host import SPLIT, Ask, EngineHost, numbers, text
 from weir_agent.vllm_bridge.stats_pace import StatsPace
+from weir_engine.sched.step_kind import StepKind
+
+if TYPE_CHECKING:
+    from weir_agent.vllm_bridge.driver import StepDriver
+    from weir_engine.sched.plan import StepPlan
 
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
@@ -36,12 +42,29 @@ def mixed_asks(seed: int, *, documents: int = 3, offline: int = 9, online: int =
     return asks
 
 
+def record_kinds(driver: StepDriver) -> Counter[StepKind]:
+    """Of the steps to come."""
+    kinds: Counter[StepKind] = Counter()
+    apply = driver.step.apply
+
+    def counted(plan: StepPlan) -> StepPlan:
+        kinds[plan.kind] += 1
+        return apply(plan)
+
+    driver.step.apply = counted  # type: ignore[method-assign]
+    return kinds
+
+
 def test_tokens_equal_stock_vllm_with_and_without_colocation(host: EngineHost) -> None:
     asks = mixed_asks(1)
     host.use_stock()
     expected = host.run(asks)
     host.use_weir({"policy": POLICY})
     assert host.run(asks) == expected
+    driver = host.use_weir({"policy": POLICY, "profile": SPLIT})
+    kinds = record_kinds(driver)
+    assert host.run(asks) == expected
+    assert kinds[StepKind.PREFILL] > 3
     host.use_weir()
     online = [ask for ask in asks if not ask.offline]
     assert host.run(online) == {ask.id: expected[ask.id] for ask in online}
