@@ -80,6 +80,27 @@ def test_noiseless_steps_give_the_true_seconds_on_unseen_shapes(name: str) -> No
     assert fitted[:2] == pytest.approx(TRUTH[name][:2], rel=0.05)  # c0 and the cost of a token
 
 
+def test_what_decodes_cost_beside_a_prompt_is_believed_after_some_hundred_steps() -> (
+    None
+):
+    decodes = StepShape.of_decodes([2_000] * 100)
+    price = TRUTH[AttentionModel.name][-1]
+    assert taught(AttentionModel.name, 200, 0.05).mixed_s(decodes) == 0.0
+    learnt = taught(AttentionModel.name, 1_000, 0.05)
+    assert learnt.mixed_s(decodes) == pytest.approx(price * decodes.decode_context, rel=0.3)
+    beside = decodes.with_prefill(512, 0)
+    apart = learnt.predict(decodes) + learnt.predict(EMPTY_SHAPE.with_prefill(512, 0))
+    together = learnt.predict(beside) + learnt.fixed_s
+    assert together - apart == pytest.approx(learnt.mixed_s(decodes))
+
+
+def test_a_saved_price_is_believed_at_once() -> None:
+    decodes = StepShape.of_decodes([2_000] * 100)
+    learnt = taught(AttentionModel.name, 1_000)
+    again = create(AttentionModel.name, learnt.state())
+    assert again.mixed_s(decodes) == pytest.approx(learnt.mixed_s(decodes))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_ten_percent_noise_averages_out(name: str) -> None:
     assert worst_error(taught(name, noise=0.1), truth_of(name)) < 0.08

@@ -8,6 +8,9 @@ from weir_engine.latency.features import EMPTY_SHAPE, StepShape
 from weir_engine.latency.models.linear import LinearModel
 
 _COLUMNS: Final = 7  # a subclass may have more behind them
+# A fit of fewer steps cannot tell what decodes cost beside prompts: on a CPU where that was nothing
+# it came out at five times what they cost alone, and hid in other prices until then.
+_SURE_STEPS: Final = 256
 
 
 class AttentionModel(LinearModel):
@@ -64,7 +67,10 @@ class AttentionModel(LinearModel):
 
     @override
     def mixed_s(self, decodes: StepShape) -> float:
-        return (self._mixed_context - self._context) * decodes.decode_context
+        more_s = self._mixed_more
+        if self.observed_steps < _SURE_STEPS:
+            more_s = min(more_s, float(self._prior[_COLUMNS - 1]))
+        return more_s * decodes.decode_context
 
     @override
     def _prefill_terms(self, shape: StepShape, computed_tokens: int) -> tuple[float, float, float]:
@@ -83,6 +89,6 @@ class AttentionModel(LinearModel):
             self._prefills,
             self._decodes,
             self._context,
-            more,
+            self._mixed_more,
         ) = self._values[:_COLUMNS]
-        self._mixed_context = self._context + more
+        self._mixed_context = self._context + self._mixed_more

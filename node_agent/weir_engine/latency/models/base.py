@@ -23,7 +23,7 @@ class LatencyModel(Protocol):
         ...
 
     def mixed_s(self, decodes: StepShape) -> float:
-        """Seconds that these decodes take longer for a prompt beside them."""
+        """Seconds that these decodes take longer for a prompt beside them; 0 while unsure."""
         ...
 
     @property
