@@ -29,6 +29,9 @@ _MEDIAN = 0.5
 # Where only a tail of TTFT counts, the decodes are part of what one more step costs: the last
 # prompt of a burst waits for each step.
 _JOIN_STEPS = 3.0
+# It joins all the same where the step that this saves is worth more to those who wait: the one that
+# ends loses half of a full step.
+_LOST_SHARE = 0.5
 
 
 class _Prompts(TypedDict):
@@ -369,4 +372,18 @@ class OnlinePhase:
         one_more_s = self._model.fixed_s + draft.waiting_s
         if self._joins_beside_decodes and draft.decode_requests:
             one_more_s = self._model.predict(draft.decode_shape)
-        return self._model.predict(draft.shape) > _JOIN_STEPS * one_more_s
+        if self._model.predict(draft.shape) <= _JOIN_STEPS * one_more_s:
+            return False
+        return not self._all_gain(draft)
+
+    def _all_gain(self, draft: StepDraft) -> bool:
+        """True while so many prompts wait that a step saved is worth more than who ends now loses.
+
+        A step with prompts costs each of them its fixed part, and what decodes take for it.
+        """
+        model, decodes = self._model, draft.decode_shape
+        begun = [r for r in self._state.running_online.values() if not r.output_tokens]
+        behind = len(begun) + len(self._state.waiting_online) - draft.prefill_requests
+        saved_s = model.fixed_s + draft.waiting_s + model.mixed_s(decodes)
+        full = decodes.with_prefill(self._state.shape.max_batched_tokens, 0)
+        return behind * saved_s >= _LOST_SHARE * model.predict(full)

@@ -80,9 +80,7 @@ def test_noiseless_steps_give_the_true_seconds_on_unseen_shapes(name: str) -> No
     assert fitted[:2] == pytest.approx(TRUTH[name][:2], rel=0.05)  # c0 and the cost of a token
 
 
-def test_what_decodes_cost_beside_a_prompt_is_believed_after_some_hundred_steps() -> (
-    None
-):
+def test_what_decodes_cost_beside_a_prompt_is_believed_after_some_hundred_steps() -> None:
     decodes = StepShape.of_decodes([2_000] * 100)
     price = TRUTH[AttentionModel.name][-1]
     assert taught(AttentionModel.name, 200, 0.05).mixed_s(decodes) == 0.0

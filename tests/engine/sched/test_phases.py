@@ -76,6 +76,24 @@ def test_with_an_objective_on_ttft_a_second_prompt_does_not_hold_up_the_first() 
     assert tokens_of(engine.step()) == {"a": 1, "b": 60}
 
 
+@pytest.mark.parametrize(("waiting", "joins"), [(10, False), (11, True)])
+def test_where_many_wait_a_step_saved_is_worth_more_than_what_the_first_one_loses(
+    waiting: int, joins: bool
+) -> None:
+    """A step saves 10 ms for each of them; half of a full one is 105."""
+    engine = MiniEngine(
+        max_batched_tokens=200,
+        blocks=1_000,
+        slos=(Slo(metric=Metric.TTFT, statistic="mean", threshold_s=1.0),),
+    )
+    engine.add(request("a", online=True, prompt=60))
+    for i in range(waiting):
+        engine.add(request(f"b{i:02}", online=True, prompt=60, at=0.001 * (i + 1)))
+    tokens = tokens_of(engine.step())
+    assert tokens["a"] == 60
+    assert ("b00" in tokens) is joins
+
+
 def joined_beside_decodes(statistic: str) -> dict[str, int]:
     """What a step holds in which a prompt of 30 tokens could go beside one that ends."""
     slo = Slo(metric=Metric.TTFT, statistic=statistic, threshold_s=1.0)
