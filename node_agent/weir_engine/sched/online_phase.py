@@ -4,7 +4,7 @@ Offline requests give way for blocks and slots. Source: HyGen Algorithm 1, phase
 """
 
 from math import inf
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from weir_engine.latency.features import StepShape
 from weir_engine.latency.models import LatencyModel
@@ -39,6 +39,13 @@ class _Prompts(TypedDict):
 
     prompts_s: float | None
     prompts_delay_s: float
+
+
+class _Running(NamedTuple):
+    """The online requests that run, by what they are about to do."""
+
+    decoding: list[Request]
+    prefilling: list[Request]
 
 
 class OnlinePhase:
@@ -87,26 +94,26 @@ class OnlinePhase:
         ``offline_prompts``: there are some that might join the step. Where they would take too long
         beside its decodes, these wait for the next step, or for ``decode_instead``.
         """
-        decoding, prefilling = self._by_phase()
-        if prefilling or not self._state.only_online_runs:
+        there = self._by_phase()
+        if there.prefilling or not self._state.only_online_runs:
             self._books.settle()  # the model is asked first, and must not learn amid a plan
         if self._splits_steps:
-            draft.kind = self._kind(decoding, prefilling, offline_prompts=offline_prompts)
+            draft.kind = self._kind(there, offline_prompts=offline_prompts)
         if draft.kind is StepKind.PREFILL:
-            self._leave_out(draft, decoding)
+            self._leave_out(draft, there.decoding)
         else:
-            self._decodes(draft, decoding)
-        return self._load_with_prompts(draft, decoding, prefilling, now_s, busy_s)
+            self._decodes(draft, there.decoding)
+        return self._load_with_prompts(draft, there, now_s, busy_s)
 
     def decode_instead(self, draft: StepDraft, now_s: float, busy_s: float) -> OnlineLoad:
         """No prompt could join a step that was to have nothing else: its decodes run after all."""
-        decoding, prefilling = self._by_phase()
+        there = self._by_phase()
         draft.kind = StepKind.DECODE
         self._leave_out(draft, [])
-        self._decodes(draft, [r for r in decoding if r.id not in draft.preempted])
-        return self._load_with_prompts(draft, decoding, prefilling, now_s, busy_s)
+        self._decodes(draft, [r for r in there.decoding if r.id not in draft.preempted])
+        return self._load_with_prompts(draft, there, now_s, busy_s)
 
-    def _by_phase(self) -> tuple[list[Request], list[Request]]:
+    def _by_phase(self) -> _Running:
         decoding: list[Request] = []
         prefilling: list[Request] = []
         for request in self._state.running_online.values():
@@ -117,15 +124,13 @@ class OnlinePhase:
                 decoding.append(request)
             else:
                 prefilling.append(request)
-        return decoding, prefilling
+        return _Running(decoding, prefilling)
 
-    def _kind(
-        self, decoding: list[Request], prefilling: list[Request], *, offline_prompts: bool
-    ) -> StepKind:
+    def _kind(self, there: _Running, *, offline_prompts: bool) -> StepKind:
         """By the decodes that prompts of the step would have beside them."""
         state = self._state
-        computed = [request.computed_tokens for request in decoding]
-        if not (prefilling or state.waiting_online):
+        computed = [request.computed_tokens for request in there.decoding]
+        if not (there.prefilling or state.waiting_online):
             if not offline_prompts:
                 return StepKind.HYBRID
             others = state.running_offline.values()
@@ -141,14 +146,11 @@ class OnlinePhase:
         draft.waiting_s = 0.0 if decodes.is_empty else self._model.predict(decodes)
 
     def _load_with_prompts(
-        self,
-        draft: StepDraft,
-        decoding: list[Request],
-        prefilling: list[Request],
-        now_s: float,
-        busy_s: float,
+        self, draft: StepDraft, there: _Running, now_s: float, busy_s: float
     ) -> OnlineLoad:
-        load = self._load(draft, decoding, prefilling, now_s, busy_s)
+        """The load, once the step has what it takes of the prompts."""
+        prefilling = there.prefilling
+        load = self._load(draft, there, now_s, busy_s)
         if prefilling or self._state.waiting_online:
             if draft.kind is not StepKind.DECODE or not draft.work:
                 self._prefill(draft, prefilling, load)
@@ -184,14 +186,8 @@ class OnlinePhase:
             prompts_delay_s=max((r.offline_delay_s for r in prompts), default=0.0),
         )
 
-    def _load(
-        self,
-        draft: StepDraft,
-        decoding: list[Request],
-        prefilling: list[Request],
-        now_s: float,
-        busy_s: float,
-    ) -> OnlineLoad:
+    def _load(self, draft: StepDraft, there: _Running, now_s: float, busy_s: float) -> OnlineLoad:
+        decoding, prefilling = there
         if draft.preempted:
             decoding = [request for request in decoding if request.id not in draft.preempted]
         # Where the first token is still in flight the wait starts now.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from tests.operator.runtime.test_operator import (
     missing,
     uid,
 )
-from tests.support.operator_process import PATIENT_LEASE, OperatorProcess
+from tests.support.operator_process import OperatorProcess
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.kubernetes
@@ -30,20 +29,6 @@ ROOT = Path(__file__).resolve().parents[3]
 
 SOON_S = 60
 """Far less than the time to the next full list."""
-
-
-@pytest.fixture(scope="module")
-def operator(
-    api_server: ApiServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[OperatorProcess]:
-    """One operator for all namespaces."""
-    folder = tmp_path_factory.mktemp("operator")
-    process = OperatorProcess(
-        "operator-0", folder, kubeconfig=api_server.kubeconfig, settings=PATIENT_LEASE
-    )
-    process.start()
-    yield process
-    process.close()
 
 
 def test_orphans_are_taken_back_by_a_service_of_their_name(

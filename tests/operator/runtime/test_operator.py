@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import yaml
 
 from e2e.cluster.api_server import ApiServer
 from e2e.cluster.kubectl import Kubectl
-from tests.support.operator_process import PATIENT_LEASE, OperatorProcess
+from tests.support.operator_process import OperatorProcess
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.kubernetes
@@ -52,20 +52,6 @@ def batchjob(name: str = "nightly", **spec: object) -> dict[str, Any]:
         "metadata": {"name": name},
         "spec": {"serviceRef": {"name": "chat"}, "input": given, **spec},
     }
-
-
-@pytest.fixture(scope="module")
-def operator(
-    api_server: ApiServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[OperatorProcess]:
-    """One operator for all namespaces."""
-    folder = tmp_path_factory.mktemp("operator")
-    process = OperatorProcess(
-        "operator-0", folder, kubeconfig=api_server.kubeconfig, settings=PATIENT_LEASE
-    )
-    process.start()
-    yield process
-    process.close()
 
 
 def missing(kubectl: Kubectl, children: tuple[tuple[str, str], ...] = CHILDREN) -> list[str]:
