@@ -162,7 +162,10 @@ class OnlinePhase:
     def _base_s(self, draft: StepDraft) -> float:
         """Of the online work: until the decodes have their tokens, which may be the step after."""
         shape = draft.shape
-        return draft.waiting_s + (0.0 if shape.is_empty else self._model.predict(shape))
+        if not shape.is_empty:
+            return draft.waiting_s + self._model.predict(shape)
+        # A step of prompts has a fixed part of its own, before any is in it.
+        return draft.waiting_s + (self._model.fixed_s if draft.waiting_s else 0.0)
 
     def _prompts(
         self, draft: StepDraft, load: OnlineLoad, prefilling: list[Request], base_s: float

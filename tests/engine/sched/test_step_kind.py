@@ -104,6 +104,18 @@ def test_a_prompt_alone_ends_so_early_that_its_decodes_are_in_time() -> None:
     assert TBT.threshold_s - TOKEN_S - 1e-9 <= made.now_s - started_s <= TBT.threshold_s
 
 
+@pytest.mark.parametrize(("threshold_s", "tokens"), [(0.023, 100), (0.035, 12)])
+def test_a_prompt_runs_whole_where_its_step_has_no_time_beside_the_decodes(
+    threshold_s: float, tokens: int
+) -> None:
+    """12 ms are for the decodes and 10 for the step itself: chunks would be late, every one."""
+    slo = Slo(metric=Metric.TBT, statistic="p99", threshold_s=threshold_s)
+    made = engine(slos=(slo, Slo(metric=Metric.TTFT, statistic="p99", threshold_s=1.0)))
+    decoding(made, online=True)
+    made.add(request("new", online=True, prompt=100, at=made.now_s))
+    assert who(made.step()) == {"new": tokens}
+
+
 def test_offline_prompts_leave_time_for_the_decodes_of_both_classes() -> None:
     made = engine(slos=(TBT,))
     online, offline = decoding(made, online=True), decoding(made, online=False)
