@@ -154,18 +154,19 @@ class OnlinePhase:
         if prefilling or self._state.waiting_online:
             if draft.kind is not StepKind.DECODE or not draft.work:
                 self._prefill(draft, prefilling, load)
-            base_s = self._base_s(draft)
+            base_s = self._base_s(draft, there)
             prompts = self._prompts(draft, load, prefilling, base_s)
             load = load._replace(base_s=base_s, **prompts)
         return load
 
-    def _base_s(self, draft: StepDraft) -> float:
+    def _base_s(self, draft: StepDraft, there: _Running) -> float:
         """Of the online work: until the decodes have their tokens, which may be the step after."""
         shape = draft.shape
         if not shape.is_empty:
             return draft.waiting_s + self._model.predict(shape)
-        # A step of prompts has a fixed part of its own, before any is in it.
-        return draft.waiting_s + (self._model.fixed_s if draft.waiting_s else 0.0)
+        # A step of its prompts has a fixed part of its own, before any is in it.
+        own = draft.waiting_s > 0 and bool(there.prefilling or self._state.waiting_online)
+        return draft.waiting_s + (self._model.fixed_s if own else 0.0)
 
     def _prompts(
         self, draft: StepDraft, load: OnlineLoad, prefilling: list[Request], base_s: float
@@ -212,7 +213,7 @@ class OnlinePhase:
             earliest_cumulative_s=cumulative_s,
             prefills=len(first) + resuming,
             earliest_arrival_s=min(first, default=None),
-            base_s=self._base_s(draft),
+            base_s=self._base_s(draft, there),
             idle_step_s=self._model.fixed_s,
         )
 
