@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -33,14 +35,29 @@ sys.exit(main.main(["demo"]))
 """
 
 
-def start(moment: str) -> tuple[subprocess.Popen[str], Path]:
+@contextmanager
+def inherited(hangup: signal.Handlers) -> Iterator[None]:
+    """What a process started meanwhile ignores: nothing, whoever started the tests, but SIGHUP."""
+    wanted = {signal.SIGINT: signal.SIG_DFL, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: hangup}
+    before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def start(
+    moment: str, *, hangup: signal.Handlers = signal.SIG_DFL
+) -> tuple[subprocess.Popen[str], Path]:
     """A demo at that moment, and its folder."""
-    demo = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, moment],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+    with inherited(hangup):
+        demo = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, moment],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
     assert demo.stdout is not None
     return demo, Path(demo.stdout.readline().strip())
 
@@ -60,11 +77,7 @@ def test_what_ends_the_demo_removes_its_folder(moment: str, number: signal.Signa
 
 
 def test_under_nohup_a_closed_terminal_ends_nothing() -> None:
-    ignored = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        demo, folder = start("working")
-    finally:
-        signal.signal(signal.SIGHUP, ignored)
+    demo, folder = start("working", hangup=signal.SIG_IGN)
     try:
         demo.send_signal(signal.SIGHUP)
         with pytest.raises(subprocess.TimeoutExpired):
