@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from weir_operator.planning.kinds import BATCH_JOB, LLM_SERVICE
+
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
@@ -40,6 +42,8 @@ class OperatorMetrics:
         self.status_refused = self._counter(
             "status_refused", "Statuses that the API server refused, by kind.", "kind"
         )
+        for kind in (LLM_SERVICE, BATCH_JOB):  # the first one counts: its alert looks at increases
+            self.status_refused.labels(kind.kind)
         self.events = self._counter("events", "Events by outcome.", "outcome")
         self.control_plane_calls = self._counter(
             "control_plane_calls",

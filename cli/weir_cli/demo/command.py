@@ -47,8 +47,9 @@ def demo(
 
 def ending_signals() -> list[signal.Signals]:
     """Those that end the demo in order: Ctrl-C, SIGTERM, a closed terminal unless under nohup."""
-    known = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    return [number for number in known if signal.getsignal(number) is not signal.SIG_IGN]
+    under_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    ends = [signal.SIGINT, signal.SIGTERM]  # also where a shell's background jobs ignore Ctrl-C
+    return ends if under_nohup else [*ends, signal.SIGHUP]
 
 
 def end_on_signals() -> None:
