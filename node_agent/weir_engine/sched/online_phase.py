@@ -83,6 +83,8 @@ class OnlinePhase:
         self._stagger_prompts = stagger_prompts
         self._joins_beside_decodes = joins_beside_decodes
         self._splits_steps = splits_steps
+        shape = state.shape
+        self._most_context = StepShape(decode_context=shape.max_seqs * shape.max_model_len_tokens)
         self._fewest_late = fewest_late
         self._sizes_by_graphs = model.graph_tokens > 0
 
@@ -97,13 +99,23 @@ class OnlinePhase:
         there = self._by_phase()
         if there.prefilling or not self._state.only_online_runs:
             self._books.settle()  # the model is asked first, and must not learn amid a plan
-        if self._splits_steps:
+        if self.may_split:
             draft.kind = self._kind(there, offline_prompts=offline_prompts)
         if draft.kind is StepKind.PREFILL:
             self._leave_out(draft, there.decoding)
         else:
             self._decodes(draft, there.decoding)
         return self._load_with_prompts(draft, there, now_s, busy_s)
+
+    @property
+    def may_split(self) -> bool:
+        """False while not even the longest contexts in all slots would be worth steps of their own.
+
+        Most engines' never are: looking at the contexts that are there takes a tenth of a plan.
+        """
+        if not self._splits_steps:
+            return False
+        return kind_of(self._model, self._most_context, decodes_wait=False) is StepKind.PREFILL
 
     def decode_instead(self, draft: StepDraft, now_s: float, busy_s: float) -> OnlineLoad:
         """No prompt could join a step that was to have nothing else: its decodes run after all."""

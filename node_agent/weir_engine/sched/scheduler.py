@@ -192,7 +192,8 @@ class Scheduler:
             return self._finish(draft, OnlineLoad(now_s=now_s), packed.limit, packed.online_shape)
         busy_s = self._settlement.busy_s(now_s)
         may_run = bool(policy.offline_seq_slots and policy.offline_kv_blocks)
-        prompts = self._splits_steps and may_run and self._offline.has_prompts(draft, policy)
+        may_split = may_run and self._online.may_split
+        prompts = may_split and self._offline.has_prompts(draft, policy)
         load = self._online.fill(draft, now_s, busy_s, offline_prompts=prompts)
         online_shape = draft.shape
         only_online = state.only_online_runs
