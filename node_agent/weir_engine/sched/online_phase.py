@@ -15,6 +15,7 @@ from weir_engine.sched.both_ends import BothEnds
 from weir_engine.sched.draft import StepDraft
 from weir_engine.sched.fewest_late import FewestLate
 from weir_engine.sched.graph_sizing import keep_online_within
+from weir_engine.sched.joining import PromptJoining
 from weir_engine.sched.making_room import MakingRoom
 from weir_engine.sched.order import OnlineOrder
 from weir_engine.sched.pace import Pace
@@ -24,14 +25,6 @@ from weir_engine.sched.state import SchedulerState
 from weir_engine.sched.step_kind import StepKind, kind_of
 
 _MEDIAN = 0.5
-# Once a prompt ends in a step, another one may join only while the step is shorter than this many
-# fixed costs: the first token would wait for the other's prefill, which costs more than a step.
-# Where only a tail of TTFT counts, the decodes are part of what one more step costs: the last
-# prompt of a burst waits for each step.
-_JOIN_STEPS = 3.0
-# It joins all the same where the step that this saves is worth more to those who wait: the one that
-# ends loses half of a full step.
-_LOST_SHARE = 0.5
 
 
 class _Prompts(TypedDict):
@@ -60,18 +53,13 @@ class OnlinePhase:
         order: OnlineOrder,
         pace: Pace | None,
         ends: BothEnds,
-        stagger_prompts: bool = False,
-        joins_beside_decodes: bool = False,
+        joining: PromptJoining,
         splits_steps: bool = False,
         fewest_late: FewestLate | None = None,
     ) -> None:
         """``fewest_late``, where it is there, orders prompts instead of ``order``.
 
-        ``stagger_prompts``: a prompt that ends in a long step keeps the others out of it.
-
-        Long is more than some fixed costs, or, with ``joins_beside_decodes``, more than some steps
-        of its decodes alone. ``splits_steps``: prompts and decodes get steps of their own where
-        that is shorter.
+        ``splits_steps``: prompts and decodes get steps of their own where that is shorter.
         """
         self._state = state
         self._model = model
@@ -80,8 +68,7 @@ class OnlinePhase:
         self._pace = pace
         self._ends = ends
         self._making_room = MakingRoom(state, ends)
-        self._stagger_prompts = stagger_prompts
-        self._joins_beside_decodes = joins_beside_decodes
+        self._joining = joining
         self._splits_steps = splits_steps
         shape = state.shape
         self._most_context = StepShape(decode_context=shape.max_seqs * shape.max_model_len_tokens)
@@ -333,7 +320,7 @@ class OnlinePhase:
             limit_s=limit_s - draft.waiting_s,
             between_s=draft.waiting_s,
             step_tokens=self._state.shape.max_batched_tokens,
-            least_steps=len(queue) if self._stagger_prompts else 0,
+            least_steps=len(queue) if self._joining.staggers else 0,
         )
 
     def _admit(self, draft: StepDraft, request: Request, limit_s: float) -> bool:
@@ -367,7 +354,7 @@ class OnlinePhase:
         self, draft: StepDraft, request: Request, computed_tokens: int, limit_s: float
     ) -> int:
         upper = min(request.known_tokens - computed_tokens, draft.tokens_left)
-        if upper < 1 or self._would_delay(draft):
+        if upper < 1 or self._joining.keeps_out(draft):
             return 0
         tokens = self._model.max_prefill_tokens(
             draft.shape, computed_tokens, limit_s, _MEDIAN, upper
@@ -376,26 +363,3 @@ class OnlinePhase:
             # Decoders may fill the limit alone: prefill still moves, a block at a time.
             return min(upper, self._state.shape.block_size_tokens)
         return tokens
-
-    def _would_delay(self, draft: StepDraft) -> bool:
-        """True when a prompt ends in the step and the step is long enough to keep others out."""
-        if not (self._stagger_prompts and draft.ends_prompt):
-            return False
-        one_more_s = self._model.fixed_s + draft.waiting_s
-        if self._joins_beside_decodes and draft.decode_requests:
-            one_more_s = self._model.predict(draft.decode_shape)
-        if self._model.predict(draft.shape) <= _JOIN_STEPS * one_more_s:
-            return False
-        return not self._all_gain(draft)
-
-    def _all_gain(self, draft: StepDraft) -> bool:
-        """True while so many prompts wait that a step saved is worth more than who ends now loses.
-
-        A step with prompts costs each of them its fixed part, and what decodes take for it.
-        """
-        model, decodes = self._model, draft.decode_shape
-        begun = [r for r in self._state.running_online.values() if not r.output_tokens]
-        behind = len(begun) + len(self._state.waiting_online) - draft.prefill_requests
-        saved_s = model.fixed_s + draft.waiting_s + model.mixed_s(decodes)
-        full = decodes.with_prefill(self._state.shape.max_batched_tokens, 0)
-        return behind * saved_s >= _LOST_SHARE * model.predict(full)

@@ -22,6 +22,7 @@ from weir_engine.sched.budget import SloBudget, StepBudget
 from weir_engine.sched.cpu_overflow import NO_PIGGYBACK, CpuOverflow
 from weir_engine.sched.cumulative_budget import CumulativeBudget
 from weir_engine.sched.draft import StepDraft
+from weir_engine.sched.joining import PromptJoining
 from weir_engine.sched.listener import StepListener
 from weir_engine.sched.offline_admission import OfflineAdmission
 from weir_engine.sched.offline_phase import OfflinePhase
@@ -79,8 +80,6 @@ class Scheduler:
         self._listeners = (*seats.listeners, *own)
         ends = BothEnds(kv, seats.swap)
         self._hold_steps = 0 if ends.there else _HOLD_STEPS
-        # What is restored, or decodes on CPUs, has a place in steps of both alone.
-        self._splits_steps = seats.splits_steps and not ends.there and seats.lane is None
         self._online = OnlinePhase(
             self._state,
             model=model,
@@ -88,10 +87,15 @@ class Scheduler:
             order=seats.order,
             pace=pace,
             ends=ends,
-            # It shortens the first token's wait at the next tokens' expense.
-            stagger_prompts=seats.stagger_prompts and any(s.metric is Metric.TTFT for s in slos),
-            joins_beside_decodes=seats.joins_beside_decodes,
-            splits_steps=self._splits_steps,
+            joining=PromptJoining(
+                self._state,
+                model,
+                # It shortens the first token's wait at the next tokens' expense.
+                staggers=seats.stagger_prompts and any(s.metric is Metric.TTFT for s in slos),
+                beside_decodes=seats.joins_beside_decodes,
+            ),
+            # What is restored, or decodes on CPUs, has a place in steps of both alone.
+            splits_steps=seats.splits_steps and not ends.there and seats.lane is None,
             fewest_late=seats.fewest_late,
         )
         room = OnlineRoom(self._state, both_ends=ends.there) if seats.keeps_room else None
@@ -239,7 +243,7 @@ class Scheduler:
             listener.on_begin(plan, state.requests)
 
     def _hold(self, plan: StepPlan) -> None:
-        """Notes who works in the next steps all the less, or all the more, for not being in one."""
+        """Who is held back stays so for some steps; what a step of prompts leaves out is next."""
         state = self._state
         prompts_alone = plan.kind is StepKind.PREFILL
         if plan.computes:

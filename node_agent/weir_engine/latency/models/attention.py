@@ -77,7 +77,7 @@ class AttentionModel(LinearModel):
         half = self._history / 2
         fixed = self._prefills
         if not shape.prefill_requests:
-            fixed += (self._mixed_context - self._context) * shape.decode_context
+            fixed += self._mixed_more * shape.decode_context
         return fixed, self._prefill + self._history * computed_tokens, half
 
     @override
