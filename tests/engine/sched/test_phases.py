@@ -65,53 +65,6 @@ def test_a_prompt_that_chunks_would_make_late_runs_whole(prompt: int, whole: boo
     assert (tokens_of(engine.step())["late"] == prompt) is whole
 
 
-def test_with_an_objective_on_ttft_a_second_prompt_does_not_hold_up_the_first() -> None:
-    engine = MiniEngine(
-        max_batched_tokens=200,
-        slos=(Slo(metric=Metric.TTFT, statistic="mean", threshold_s=1.0),),
-    )
-    engine.add(request("a", online=True, prompt=60))
-    engine.add(request("b", online=True, prompt=60, at=0.001))
-    assert tokens_of(engine.step()) == {"a": 60}
-    assert tokens_of(engine.step()) == {"a": 1, "b": 60}
-
-
-@pytest.mark.parametrize(("waiting", "joins"), [(10, False), (11, True)])
-def test_where_many_wait_a_step_saved_is_worth_more_than_what_the_first_one_loses(
-    waiting: int, joins: bool
-) -> None:
-    """A step saves 10 ms for each of them; half of a full one is 105."""
-    engine = MiniEngine(
-        max_batched_tokens=200,
-        blocks=1_000,
-        slos=(Slo(metric=Metric.TTFT, statistic="mean", threshold_s=1.0),),
-    )
-    engine.add(request("a", online=True, prompt=60))
-    for i in range(waiting):
-        engine.add(request(f"b{i:02}", online=True, prompt=60, at=0.001 * (i + 1)))
-    tokens = tokens_of(engine.step())
-    assert tokens["a"] == 60
-    assert ("b00" in tokens) is joins
-
-
-def joined_beside_decodes(statistic: str) -> dict[str, int]:
-    """What a step holds in which a prompt of 30 tokens could go beside one that ends."""
-    slo = Slo(metric=Metric.TTFT, statistic=statistic, threshold_s=1.0)
-    engine = MiniEngine(max_batched_tokens=200, blocks=300, max_seqs=40, slos=(slo,))
-    for i in range(20):
-        engine.add(request(f"on{i:02}", online=True, prompt=1, output=50, at=i / 1e6))
-    engine.step()
-    engine.add(request("a", online=True, prompt=30, at=engine.now_s))
-    engine.add(request("b", online=True, prompt=30, at=engine.now_s + 1e-6))
-    return tokens_of(engine.step())
-
-
-def test_where_only_a_tail_of_ttft_counts_prompts_join_beside_many_decodes() -> None:
-    """A step of 60 ms: six fixed costs, but two steps of the decodes alone."""
-    assert joined_beside_decodes("p99")["b"] == 30
-    assert "b" not in joined_beside_decodes("mean")
-
-
 def test_a_prompt_behind_a_delayed_one_is_delayed_as_long() -> None:
     """Who comes after the step with offline work ended has waited for it all the same."""
     engine = MiniEngine(
@@ -138,20 +91,6 @@ def test_behind_a_preempted_prompt_a_delay_is_that_of_those_before_it() -> None:
     preempted = engine.add(request("b", online=True))
     delayed.offline_delay_s, preempted.preemptions = 0.5, 1
     assert engine.add(request("c", online=True)).offline_delay_s == 0.5
-
-
-def test_without_one_prompts_share_a_step_as_in_the_stock_engine() -> None:
-    engine = MiniEngine(max_batched_tokens=200)
-    engine.add(request("a", online=True, prompt=60))
-    engine.add(request("b", online=True, prompt=60, at=0.001))
-    assert tokens_of(engine.step()) == {"a": 60, "b": 60}
-
-
-def test_short_prompts_share_a_step() -> None:
-    engine = MiniEngine()
-    engine.add(request("a", online=True, prompt=4))
-    engine.add(request("b", online=True, prompt=4))
-    assert tokens_of(engine.step()) == {"a": 4, "b": 4}
 
 
 def test_offline_gives_blocks_back_when_online_needs_them() -> None:
