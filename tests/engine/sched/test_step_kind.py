@@ -18,6 +18,7 @@ from weir_engine.latency.features import StepShape
 from weir_engine.latency.models import create
 from weir_engine.sched.plan import StepPlan
 from weir_engine.sched.step_kind import StepKind, kind_of
+from weir_engine.sched.tbt_account import TailTbtAccount
 
 # A decode over 100 tokens takes 1 ms, beside a prompt 21: two of them more than three steps.
 DEAR_S = 0.0002
@@ -187,3 +188,24 @@ def test_the_delay_of_a_token_counts_the_offline_prompts_that_it_waited_for() ->
     prompts = sum(plan.kind is StepKind.PREFILL for plan in made.plans[before:])
     assert prompts >= 2
     assert (made.now_s - started_s) / tokens <= mean.threshold_s
+
+
+def test_offline_prompts_are_to_blame_for_what_a_decode_waited_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[tuple[float, float]] = []
+    monkeypatch.setattr(
+        TailTbtAccount, "on_token", lambda _self, tbt_s, delay_s: told.append((tbt_s, delay_s))
+    )
+    made = engine(slos=(TBT,))
+    decoding(made, online=True)
+    made.add(request("late", online=False, prompt=100, at=made.now_s))
+    prompts = made.step()
+    told.clear()
+    made.step()
+    assert prompts.kind is StepKind.PREFILL
+    alone_s = STEP_S + 2 * TOKEN_S
+    assert (
+        told
+        == [(pytest.approx(prompts.predicted_s + alone_s), pytest.approx(prompts.predicted_s))] * 2
+    )
