@@ -24,9 +24,11 @@ from weir_engine.sched.cumulative_budget import CumulativeBudget
 from weir_engine.sched.draft import StepDraft
 from weir_engine.sched.joining import PromptJoining
 from weir_engine.sched.listener import StepListener
+from weir_engine.sched.making_room import MakingRoom
 from weir_engine.sched.offline_admission import OfflineAdmission
 from weir_engine.sched.offline_phase import OfflinePhase
 from weir_engine.sched.online_phase import OnlinePhase
+from weir_engine.sched.online_prompts import OnlinePrompts
 from weir_engine.sched.online_room import OnlineRoom
 from weir_engine.sched.overcommit import Overcommit
 from weir_engine.sched.pace import Pace
@@ -80,13 +82,14 @@ class Scheduler:
         self._listeners = (*seats.listeners, *own)
         ends = BothEnds(kv, seats.swap)
         self._hold_steps = 0 if ends.there else _HOLD_STEPS
-        self._online = OnlinePhase(
+        making_room = MakingRoom(self._state, ends)
+        prompts = OnlinePrompts(
             self._state,
             model=model,
             books=books,
             order=seats.order,
-            pace=pace,
             ends=ends,
+            making_room=making_room,
             joining=PromptJoining(
                 self._state,
                 model,
@@ -94,9 +97,17 @@ class Scheduler:
                 staggers=seats.stagger_prompts and any(s.metric is Metric.TTFT for s in slos),
                 beside_decodes=seats.joins_beside_decodes,
             ),
+            fewest_late=seats.fewest_late,
+        )
+        self._online = OnlinePhase(
+            self._state,
+            model=model,
+            books=books,
+            prompts=prompts,
+            pace=pace,
+            making_room=making_room,
             # What is restored, or decodes on CPUs, has a place in steps of both alone.
             splits_steps=seats.splits_steps and not ends.there and seats.lane is None,
-            fewest_late=seats.fewest_late,
         )
         room = OnlineRoom(self._state, both_ends=ends.there) if seats.keeps_room else None
         overcommit = Overcommit(self._state) if seats.overcommits else None
