@@ -20,8 +20,9 @@ from weir_operator.planning.job_context import (
     put_request,
 )
 from weir_operator.planning.job_reasons import BatchJobReasons as Reasons
-from weir_operator.planning.kinds import BATCH_JOB, FINALIZER, MANAGED_BY, PAUSED_ANNOTATION
+from weir_operator.planning.kinds import BATCH_JOB, FINALIZER, MANAGED_BY
 from weir_operator.planning.observed import BatchReport, ObservedBatchJob
+from weir_operator.planning.pausing import is_paused
 from weir_operator.planning.service_telemetry import without_none
 from weir_operator.planning.types import CancelBatch, ChildRef, ControlPlaneRequest, Manifest, Plan
 from weir_operator.planning.unreadable import plan_unreadable
@@ -44,7 +45,7 @@ def plan_batchjob(observed: ObservedBatchJob) -> Plan:
         return _plan_foreign_end(metadata)
     if metadata.get("deletionTimestamp"):
         return _plan_end(observed)
-    if (metadata.get("annotations") or {}).get(PAUSED_ANNOTATION) == "true":
+    if is_paused(observed.job):
         return Plan()
     try:
         context = context_of(observed)

@@ -15,9 +15,6 @@ SERVICE_LABEL = f"{GROUP}/llmservice"
 """On every child and pod of an LLMService: its name."""
 MADE_BY = {"app.kubernetes.io/managed-by": "weir-operator"}
 """The label of every child and pod that says who made it."""
-PAUSED_ANNOTATION = f"{GROUP}/paused"
-"""``"true"`` on an LLMService: the operator changes nothing of it but its status; on a BatchJob:
-nothing at all, until it is deleted."""
 
 MANAGED_BY = "weir.dev/operator"
 """The value of ``spec.managedBy`` that this operator acts on."""

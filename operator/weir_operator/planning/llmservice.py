@@ -12,9 +12,10 @@ from weir_operator.planning.children import build_children
 from weir_operator.planning.children.agent_settings import not_carried
 from weir_operator.planning.conditions import Finding, events, written
 from weir_operator.planning.context import ServiceContext, context_of
-from weir_operator.planning.kinds import CHILD_KINDS, DEPLOYMENT, PAUSED_ANNOTATION, SCALED_OBJECT
+from weir_operator.planning.kinds import CHILD_KINDS, DEPLOYMENT, SCALED_OBJECT
 from weir_operator.planning.llmservice_reasons import LlmServiceReasons as Reasons
 from weir_operator.planning.observed import ObservedLLMService
+from weir_operator.planning.pausing import PAUSED_ANNOTATION, is_paused
 from weir_operator.planning.pods import registered
 from weir_operator.planning.types import (
     ChildRef,
@@ -50,7 +51,7 @@ def plan_llmservice(observed: ObservedLLMService) -> Plan:
     refused = _refused(observed, desired, removals)
     configured = _configured(context, observed, foreign, refused)
     findings = _findings(context, observed, pods, configured)
-    paused = _is_paused(observed.service)
+    paused = is_paused(observed.service)
     status = _status(context, observed, findings)
     return Plan(
         children=()
@@ -103,10 +104,10 @@ def _configured(
     foreign: frozenset[tuple[str, str]],
     refused: tuple[str, ...],
 ) -> Finding:
-    if _is_paused(observed.service):
+    if is_paused(observed.service):
         return Finding(
             reason=Reasons.PAUSED,
-            message=f"children are left alone while the annotation {PAUSED_ANNOTATION} is true",
+            message=f"children are left alone while the annotation {PAUSED_ANNOTATION} is there",
         )
     if foreign:
         kind, name = min(foreign)
@@ -227,8 +228,3 @@ def _removals(
 
 def _place(child: Manifest) -> tuple[str, str]:
     return child["kind"], child["metadata"]["name"]
-
-
-def _is_paused(service: Manifest) -> bool:
-    annotations = service["metadata"].get("annotations") or {}
-    return annotations.get(PAUSED_ANNOTATION) == "true"

@@ -77,7 +77,7 @@ class LlmServiceReasons:
         condition="Configured",
         status="Unknown",
         name="Paused",
-        says='The annotation weir.dev/paused is "true": children are left alone.',
+        says='The annotation weir.dev/paused is there and not "false": children are left alone.',
         event="Normal",
     )
 

@@ -467,8 +467,11 @@ def test_of_a_job_whose_spec_cannot_be_read_its_batch_and_its_end_stay() -> None
     assert plan == type(plan)()
 
 
-def test_a_paused_job_is_left_alone() -> None:
+@pytest.mark.parametrize(
+    ("value", "paused"), [("true", True), ("True", True), ("", True), ("false", False)]
+)
+def test_a_paused_job_is_left_alone(value: str, *, paused: bool) -> None:
     job = running()
-    job["metadata"]["annotations"] = {"weir.dev/paused": "true"}
+    job["metadata"]["annotations"] = {"weir.dev/paused": value}
     plan = plan_batchjob(observe_job(job, report=batch()))
-    assert plan == type(plan)()
+    assert (plan == type(plan)()) is paused

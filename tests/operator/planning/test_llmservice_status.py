@@ -243,13 +243,20 @@ def test_an_engine_that_there_is_not_is_said(engine: dict[str, str], reason: str
     assert named == (reason == "FieldsWithoutEffect")
 
 
-def test_a_paused_service_keeps_its_status_and_nothing_else_is_written() -> None:
+@pytest.mark.parametrize("value", ["true", "TRUE", "yes", ""])
+def test_a_paused_service_keeps_its_status_and_nothing_else_is_written(value: str) -> None:
     service = llmservice()
-    service["metadata"]["annotations"] = {"weir.dev/paused": "true"}
+    service["metadata"]["annotations"] = {"weir.dev/paused": value}
     plan = plan_llmservice(observe_service(service))
     assert plan.children == ()
     assert plan.removals == ()
     assert condition(plan.status, "Configured") == ("Unknown", "Paused")
+
+
+def test_a_service_whose_pause_is_false_is_planned_as_ever() -> None:
+    service = llmservice()
+    service["metadata"]["annotations"] = {"weir.dev/paused": "False"}
+    assert plan_llmservice(observe_service(service)).children != ()
 
 
 def test_children_that_are_no_longer_wanted_are_removed_by_uid() -> None:

@@ -61,7 +61,7 @@ def services(draw: st.DrawFn) -> ObservedLLMService:
     service = llmservice(**spec)
     if draw(st.booleans()):
         service["metadata"]["annotations"] = {
-            "weir.dev/paused": draw(st.sampled_from(["true", ""]))
+            "weir.dev/paused": draw(st.sampled_from(["true", "false", ""]))
         }
     pods = tuple(replica(number) for number in range(draw(st.integers(0, 3))))
     known = ServiceReport(
