@@ -23,6 +23,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, Final
 
+from benchmarks import bounds
 from benchmarks.awake import awake
 from benchmarks.claims import Claim, render, write_results
 from benchmarks.colocation.setup import (
@@ -196,7 +197,7 @@ def _claims(prefix: str, load: Load, pairs: Pairs) -> list[Claim]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures and writes `results/bridge_overhead.json`."""
     parser = argparse.ArgumentParser(description="cost of Weir's scheduler in an online-only vLLM")
-    parser.add_argument("--pairs", type=int, help="pairs of bursts; default: by load")
+    parser.add_argument("--pairs", type=bounds.count, help="pairs of bursts; default: by load")
     parser.add_argument("--keep-awake", action="store_true", help="no core halts while idle")
     given = parser.parse_args(arguments)
     if given.pairs is not None and given.pairs < 2:

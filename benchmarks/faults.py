@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from benchmarks import bounds
 from benchmarks.claims import Claim, write_results
 from tests.support.faults import VICTIMS, Aftermath, Victim, disturbed_batch
 from tests.support.stack import Stack
@@ -115,9 +116,11 @@ def run(victims: Sequence[Victim], *, folder: Path, kills: int, seed: int, batch
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs what is missing, prints, writes; 1 when anything was lost or is still to be run."""
     parser = argparse.ArgumentParser(description="kills each process at random moments of a batch")
-    parser.add_argument("--kills", type=int, default=10, help="of each process")
+    parser.add_argument("--kills", type=bounds.count, default=10, help="of each process")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--batches", type=int, default=1000, help="at most so many in this run")
+    parser.add_argument(
+        "--batches", type=bounds.count, default=1000, help="at most so many in this run"
+    )
     parser.add_argument("--folder", type=Path, default=FOLDER, help="keeps every finished batch")
     parser.add_argument(
         "--victims", nargs="+", choices=VICTIMS, default=VICTIMS, help="only these now"

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import bounds
 from benchmarks.claims import Claim, render, write_results
 from weir_cli.api import Api
 from weir_cli.loadlab.processes import Server, ServerSpec, free_port, start_server
@@ -151,8 +152,8 @@ def claims_of(size_bytes: int, results: Sequence[Ingest], lines: int) -> list[Cl
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures and writes `results/ingest.json`."""
     parser = argparse.ArgumentParser(description="ingest of a large batch")
-    parser.add_argument("--lines", type=int, default=LINES)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--lines", type=bounds.count, default=LINES)
+    parser.add_argument("--repeats", type=bounds.count, default=3)
     given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as name:
         size_bytes, results = measure(Path(name), lines=given.lines, repeats=given.repeats)

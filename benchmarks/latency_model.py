@@ -15,6 +15,7 @@ from statistics import mean
 
 import numpy as np
 
+from benchmarks import bounds
 from benchmarks.claims import Claim, write_results
 from weir_engine.config import EngineShape
 from weir_engine.latency.features import EMPTY_SHAPE, StepShape
@@ -155,7 +156,7 @@ def main() -> None:
     """All profiles, all models, several seeds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--profile", choices=PROFILES, action="append")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=bounds.count, default=3)
     given = parser.parse_args()
     seeds = list(range(1, given.seeds + 1))
     claims: list[Claim] = []

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count, product
 from typing import Any
 
+from benchmarks import bounds
 from benchmarks.claims import Claim, render, write_results
 from benchmarks.engine_builds import builds, run_in, this_build
 from weir_cli.loadlab.records import LatencyStats, latency_stats
@@ -205,9 +206,9 @@ def share_of(pooled: int, build: str, runs: Sequence[dict[str, Any]]) -> Claim:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures both pool sizes on each build and writes `results/plan_latency.json`."""
     parser = argparse.ArgumentParser(description="time of Scheduler.plan()")
-    parser.add_argument("--steps", type=int, default=2_000)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--pooled", type=int, help="one run here; prints it as JSON")
+    parser.add_argument("--steps", type=bounds.count, default=2_000)
+    parser.add_argument("--repeats", type=bounds.count, default=3)
+    parser.add_argument("--pooled", type=bounds.count, help="one run here; prints it as JSON")
     parser.add_argument("--seed", type=int, default=0, help="of the run that --pooled asks for")
     given = parser.parse_args(arguments)
     if given.pooled:

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import bounds
 from benchmarks.claims import Claim, write_results
 from benchmarks.engine_builds import builds, run_in, this_build
 from weir_engine.config import Metric, Policy, Slo
@@ -179,17 +180,19 @@ def claim_of(workload: str, build: str, runs: Sequence[Timed], seconds: float) -
     )
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """With and without offline work, on each build there is."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--profile", default="a100-80gb-llama-3.1-8b")
     parser.add_argument("--trace", type=Path, default=None, help="CSV.gz of a day, as ServeGen's")
-    parser.add_argument("--seconds", type=float, default=DAY_S, help="how much of the day to run")
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument(
+        "--seconds", type=bounds.seconds, default=DAY_S, help="how much of the day to run"
+    )
+    parser.add_argument("--seeds", type=bounds.count, default=1)
     parser.add_argument("--where", action="store_true", help="print where the time goes")
     parser.add_argument("--workload", choices=WORKLOADS, help="one run here; prints it as JSON")
     parser.add_argument("--seed", type=int, default=1, help="of the run that --workload names")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     if given.workload:
         offline = given.workload == "co-located"
         run = timed(given.profile, given.trace, given.seconds, given.seed, offline=offline)
@@ -209,7 +212,7 @@ def main() -> None:
     write_results(
         "sim_speed",
         claims,
-        command=shlex.join(["python", "-m", "benchmarks.sim_speed", *sys.argv[1:]]),
+        command=shlex.join(["python", "-m", "benchmarks.sim_speed", *(arguments or sys.argv[1:])]),
         seeds=seeds,
         more={"builds": list(builds()), "same_results": True},
     )

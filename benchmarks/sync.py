@@ -20,6 +20,7 @@ from pathlib import Path
 
 import uvloop
 
+from benchmarks import bounds
 from benchmarks.claims import Claim, render, write_results
 from benchmarks.sync_agents import LINES_A_CHUNK, MODEL, RAMP_S, Measured, load
 from tests.support.postgres import PostgresServer
@@ -141,8 +142,8 @@ def claims_of(measured: Measured, cores: float, *, agents: int, seconds: float) 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures and writes `results/sync.json`."""
     parser = argparse.ArgumentParser(description="syncs of many agents")
-    parser.add_argument("--agents", type=int, default=AGENTS)
-    parser.add_argument("--seconds", type=float, default=MEASURED_S)
+    parser.add_argument("--agents", type=bounds.count, default=AGENTS)
+    parser.add_argument("--seconds", type=bounds.seconds, default=MEASURED_S)
     given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as name:
         measured, cores = measure(Path(name), agents=given.agents, seconds=given.seconds)

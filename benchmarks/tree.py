@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import bounds
 from benchmarks.claims import Claim, render, write_results
 from benchmarks.papers.blendserve_workload import TRACES, Lengths, mix
 from weir_engine.pool.blend_order import blend, estimate_outputs, sample_requests
@@ -81,8 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measures each seed in a process of its own and writes `results/tree.json`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder of traces and texts")
-    parser.add_argument("--requests", type=int, default=REQUESTS)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--requests", type=bounds.count, default=REQUESTS)
+    parser.add_argument("--repeats", type=bounds.count, default=3)
     given = parser.parse_args(arguments)
     context = multiprocessing.get_context("spawn")
     runs = []

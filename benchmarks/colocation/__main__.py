@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
+from benchmarks import bounds
 from benchmarks.awake import awake
 from benchmarks.colocation.arms import (
     ONLINE_ONLY,
@@ -82,10 +83,16 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--workloads", default="trace,pressure", help="of: trace, pressure")
     parser.add_argument("--cells", default="*", help="patterns, e.g. 'p99-tbt/*,all/50%%'")
     parser.add_argument("--arms", default="*", help="patterns, e.g. 'online-only,static-*,weir'")
-    parser.add_argument("--repeats", type=int, default=1, help="runs of each arm")
-    parser.add_argument("--baseline-repeats", type=int, default=10, help="runs of online-only")
-    parser.add_argument("--ramp", type=_seconds, default=15.0, help="seconds before the window")
-    parser.add_argument("--measure", type=_seconds, default=60.0, help="seconds of the window")
+    parser.add_argument("--repeats", type=bounds.count, default=1, help="runs of each arm")
+    parser.add_argument(
+        "--baseline-repeats", type=bounds.count, default=10, help="runs of online-only"
+    )
+    parser.add_argument(
+        "--ramp", type=bounds.seconds, default=15.0, help="seconds before the window"
+    )
+    parser.add_argument(
+        "--measure", type=bounds.seconds, default=60.0, help="seconds of the window"
+    )
     parser.add_argument(
         "--pace",
         type=_pace,
@@ -121,13 +128,6 @@ def _pace(text: str) -> float:
     if not 0 < pace < math.inf:
         raise argparse.ArgumentTypeError("must be above 0")
     return pace
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 1 <= seconds < math.inf:
-        raise argparse.ArgumentTypeError("must be 1 s or more")
-    return seconds
 
 
 def choose(given: argparse.Namespace) -> list[Run]:

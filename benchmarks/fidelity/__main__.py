@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Self
 
+from benchmarks import bounds
 from benchmarks.awake import awake
 from benchmarks.claims import Claim, write_results
 from benchmarks.colocation.bench import AgentZygote
@@ -190,12 +191,12 @@ def parse() -> argparse.Namespace:
         description="The simulator against live vLLM: fitted on one trace, judged on others.",
     )
     parser.add_argument("--run", choices=sorted(TRACES), action="append", help="live runs to make")
-    parser.add_argument("--repeats", type=int, default=3, help="live runs of each trace")
+    parser.add_argument("--repeats", type=bounds.count, default=3, help="live runs of each trace")
     parser.add_argument("--no-live", action="store_true", help="judge the runs that there are")
     parser.add_argument("--keep-awake", action="store_true", help="no core halts while idle")
     parser.add_argument("--folder", type=Path, default=CACHE / "fidelity")
     parser.add_argument("--model", type=Path, help="a model folder; default: made locally")
-    parser.add_argument("--seeds", type=int, default=20, help="simulations of each trace")
+    parser.add_argument("--seeds", type=bounds.count, default=20, help="simulations of each trace")
     return parser.parse_args()
 
 

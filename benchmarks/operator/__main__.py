@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import bounds
 from benchmarks.claims import render, write_results
 from benchmarks.operator.claims import claims_of
 from benchmarks.operator.measurement import measure
@@ -24,10 +25,14 @@ from benchmarks.operator.workload import Size
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures and writes `results/operator.json`; 1 when something failed."""
     parser = argparse.ArgumentParser(description="what many objects cost the operator")
-    parser.add_argument("--jobs", type=int, default=1000)
-    parser.add_argument("--services", type=int, default=50)
-    parser.add_argument("--patience-s", type=float, default=300.0, help="for all to be observed")
-    parser.add_argument("--steady-s", type=float, default=60.0, help="how long to stand still")
+    parser.add_argument("--jobs", type=bounds.count, default=1000)
+    parser.add_argument("--services", type=bounds.count, default=50)
+    parser.add_argument(
+        "--patience-s", type=bounds.seconds, default=300.0, help="for all to be observed"
+    )
+    parser.add_argument(
+        "--steady-s", type=bounds.seconds, default=60.0, help="how long to stand still"
+    )
     parser.add_argument("--dry-run", action="store_true", help="write no result file")
     given = parser.parse_args(arguments)
     size = Size(jobs=given.jobs, services=given.services)

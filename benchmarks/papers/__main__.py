@@ -12,6 +12,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks import bounds
 from benchmarks.claims import render
 from benchmarks.papers.paper import PAPERS, SEEDS, Options, PaperResult, Table, write
 
@@ -35,8 +36,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("paper", choices=(*available(), "all"))
     parser.add_argument("--data", type=Path, required=True, help="folder of traces and profiles")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--seeds", type=int, help="seeds 1 to this number (default: 3, bros 6)")
+    parser.add_argument("--jobs", type=bounds.count, default=1, help="processes")
+    parser.add_argument(
+        "--seeds", type=bounds.count, help="seeds 1 to this number (default: 3, bros 6)"
+    )
     parser.add_argument("--quick", action="store_true", help="shorter; writes no result file")
     parser.add_argument("--only", action="append", default=[], help="a part of a paper")
     parser.add_argument("--resume", type=Path, help="folder that keeps finished parts")

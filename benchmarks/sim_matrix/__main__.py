@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 from itertools import repeat
 from pathlib import Path
 
+from benchmarks import bounds
 from benchmarks.sim_matrix.cells import Cell, run
 from benchmarks.sim_matrix.rows import OBJECTIVES, Base, Row, print_base, print_row, row_of, slos_of
 from benchmarks.sim_matrix.traces import TRACES
@@ -51,9 +52,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trace", choices=sorted(TRACES), action="append")
     parser.add_argument("--slo", choices=sorted(OBJECTIVES), action="append")
-    parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument("--seconds", type=bounds.seconds, default=300.0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--jobs", type=bounds.count, default=2)
     parser.add_argument("--json", type=Path, default=None, help="where to write the rows")
     arguments = parser.parse_args()
     found = {
