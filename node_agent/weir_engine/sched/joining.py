@@ -13,8 +13,8 @@ from weir_engine.sched.state import SchedulerState
 # prompt of a burst waits for each step.
 _JOIN_STEPS = 3.0
 # It joins all the same where the step that this saves is worth more to those who wait: the one that
-# ends loses half of a full step.
-_LOST_SHARE = 0.5
+# ends loses this share of a full step.
+_LOST_SHARE = 0.2
 
 
 class PromptJoining:
@@ -51,11 +51,12 @@ class PromptJoining:
     def _all_gain(self, draft: StepDraft) -> bool:
         """True while so many prompts wait that a step saved is worth more than who ends now loses.
 
-        A step with prompts costs each of them its fixed part, and what decodes take for it.
+        A step with prompts costs each of them what its decodes take, in it or before the next one.
         """
         model, decodes = self._model, draft.decode_shape
         begun = [r for r in self._state.running_online.values() if not r.output_tokens]
         behind = len(begun) + len(self._state.waiting_online) - draft.prefill_requests
-        saved_s = model.fixed_s + draft.waiting_s + model.mixed_s(decodes)
+        alone_s = model.fixed_s if decodes.is_empty else model.predict(decodes)
+        saved_s = alone_s + draft.waiting_s + model.mixed_s(decodes)
         full = decodes.with_prefill(self._state.shape.max_batched_tokens, 0)
         return behind * saved_s >= _LOST_SHARE * model.predict(full)
