@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Annotated, BinaryIO
 
 import typer
-from rich.table import Table
 
 from weir_cli.api import Api
-from weir_cli.console import err, out, transfer_bar
+from weir_cli.console import err, out, show_table, transfer_bar
 from weir_cli.errors import CliError, ExitStatus, RefusedError
 from weir_cli.input_file import endpoint_of_first_line, name_of, opened, unchanging
 from weir_cli.models import Batch
@@ -180,13 +179,18 @@ def _list(batches: list[Batch]) -> None:
         for batch in batches:
             out.print(summary(batch), markup=False)
         return
-    table = Table("id", "status", "done", "errors", "total", "created")
-    for batch in batches:
-        created = datetime.fromtimestamp(batch.created_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
-        counts = batch.counts
-        numbers = (str(counts.completed), str(counts.failed), str(counts.total))
-        table.add_row(batch.id, batch.state, *numbers, created)
-    out.print(table)
+    rows = [
+        (
+            batch.id,
+            batch.state,
+            str(batch.counts.completed),
+            str(batch.counts.failed),
+            str(batch.counts.total),
+            f"{datetime.fromtimestamp(batch.created_at, UTC):%Y-%m-%d %H:%M} UTC",
+        )
+        for batch in batches
+    ]
+    show_table(("id", "status", "done", "errors", "total", "created"), rows)
 
 
 def _show_content_errors(batch: Batch) -> None:

@@ -5,9 +5,10 @@ On a terminal there are live bars; without one the same facts come as plain line
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import typer
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
@@ -49,11 +50,25 @@ def show_error(error: CliError) -> None:
         err.print(error.remedy, markup=False)
 
 
-def show_rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def show_rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Prints a table; without a terminal, cells between tabs and no heading."""
     if not out.is_terminal:
         for row in rows:
             typer.echo("\t".join(row))
+        return
+    show_table(columns, rows)
+
+
+def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Prints a table for a terminal; one that is wider than that goes on in the next row.
+
+    Nothing is cut: ids are there to be copied.
+    """
+    widths = [max(map(cell_len, column)) for column in zip(columns, *rows, strict=True)]
+    if sum(widths) + 3 * len(widths) + 1 > out.width:  # with the table's own lines
+        for row in (columns, *rows):
+            cells = map(set_cell_size, row, widths)
+            out.print("  ".join(cells).rstrip(), markup=False)
         return
     table = Table(*columns)
     for row in rows:

@@ -67,6 +67,24 @@ def test_a_terminal_shows_what_users_named_as_it_is(monkeypatch: pytest.MonkeyPa
     assert "refused: [red]x[/red]" in screen.getvalue()
 
 
+@pytest.mark.parametrize("width", [200, 80, 20])
+def test_a_terminal_shows_ids_whole(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    """An id that is cut can neither be revoked nor cancelled."""
+    screen = io.StringIO()
+    monkeypatch.setattr(
+        console,
+        "out",
+        Console(file=screen, force_terminal=True, width=width, soft_wrap=True, highlight=False),
+    )
+    key_id = "key_84370611f4dff2f54ace63fb92c0dd89"
+    note = "a name of [many] words " * 3
+    console.show_rows(("id", "name", "state"), [(key_id, note, "active")])
+    (row,) = [line for line in screen.getvalue().splitlines() if key_id in line]
+    assert note.strip() in row
+    assert "active" in row
+    assert "state" in screen.getvalue()
+
+
 @pytest.mark.usefixtures("control_plane")
 def test_tenants_are_listed_with_their_limits(capsys: pytest.CaptureFixture[str]) -> None:
     made = said(capsys, "tenants", "create", "bounded", "--max-batches", "3")
