@@ -123,6 +123,7 @@ def results(
     api_key: Key = None,
 ) -> None:
     """Fetch the results of a batch, and the lines that failed."""
+    _check_place(output)
     with connected(url, api_key) as api:
         batch = _ended(api.batch(batch_id))
         if batch.output_file_id:
@@ -136,6 +137,20 @@ def results(
             )
         which = "the lines without a result" if batch.output_file_id else "it"
         _finish(batch, f"submit {which} again")
+
+
+def _check_place(output: Path | None) -> None:
+    """Results need one.
+
+    Raises:
+        CliError: standard output is closed.
+    """
+    if output is None and sys.stdout is None:
+        raise CliError(
+            "standard output is closed",
+            remedy="name a file: weir batch results BATCH_ID -o FILE",
+            status=ExitStatus.USAGE,
+        )
 
 
 def _created(

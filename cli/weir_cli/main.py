@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import signal
 import sys
@@ -30,6 +32,9 @@ if find_spec("weir_engine") is not None:  # the operator's image has no engine t
         "plan": "weir_cli.sim.plan:plan",
         "profile": "weir_cli.sim.profile:profile",
     }
+
+# Of a file that has no name, as standard output: its disk is full, over its quota or broken.
+UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 def make_app(command: str | None = None) -> typer.Typer:
@@ -62,9 +67,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         _check_encoding(given)
         make_app(given[0] if given else None)(args=given, prog_name="weir")
-    except CliError as error:
-        show_error(error)
-        return error.status
     except SystemExit as ending:  # how typer returns
         return ending.code if isinstance(ending.code, int) else ExitStatus.OK
     except KeyboardInterrupt:
@@ -73,17 +75,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitStatus.OK
     except Exception as error:  # noqa: BLE001 - the last resort of a command line
-        show_error(
-            CliError(
-                f"internal error: {type(error).__name__}: {error}",
-                remedy="this is a defect in weir; `python -X dev -m weir_cli` shows where",
-                status=ExitStatus.INTERNAL,
-            )
-        )
-        if sys.flags.dev_mode:
+        known = _known(error)
+        show_error(known)
+        if known.status == ExitStatus.INTERNAL and sys.flags.dev_mode:
             err.print_exception()
-        return ExitStatus.INTERNAL
+        return known.status
     return ExitStatus.OK
+
+
+def _known(error: Exception) -> CliError:
+    """What a user is told of an error."""
+    if isinstance(error, CliError):
+        return error
+    if isinstance(error, OSError) and error.filename is None and error.errno in UNWRITABLE:
+        return CliError(
+            f"the output cannot be written: {error.strerror}",
+            remedy="free some space, or write it elsewhere",
+        )
+    return CliError(
+        f"internal error: {type(error).__name__}: {error}",
+        remedy="this is a defect in weir; `python -X dev -m weir_cli` shows where",
+        status=ExitStatus.INTERNAL,
+    )
 
 
 def _check_encoding(given: Sequence[str]) -> None:
@@ -109,4 +122,7 @@ def run() -> None:
         # no handler for: its pod would be waited for in vain. There is nothing to end in order yet.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _frame: os._exit(128 + number))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A locale may lack the characters of a name: shown as \\u00e9 it is better than not at all.
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(main())
