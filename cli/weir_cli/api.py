@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from weir_cli.errors import CliError, ExitStatus, RefusedError, UnavailableError
 from weir_cli.models import ApiKey, Batch, KeyRequest, NewApiKey, Tenant
+from weir_cli.no_answer import remedy_for
 from weir_cli.settings import ClientSettings
 
 ATTEMPTS = 4
@@ -211,8 +212,7 @@ class Api:
         except httpx.RequestError as error:
             raise UnavailableError(
                 f"no answer from {self._base_url} ({str(error) or type(error).__name__})",
-                remedy="check --url or WEIR_URL, and that the control plane runs "
-                "(`weir serve controlplane`)",
+                remedy=remedy_for(error, self._base_url),
                 status=ExitStatus.UNREACHABLE,
             ) from error
 

@@ -40,18 +40,26 @@ def client_settings(url: str | None, api_key: str | None) -> ClientSettings:
     """The settings of one command.
 
     Raises:
-        CliError: the URL is no http(s) URL, or no key was given.
+        CliError: the URL is no http(s) URL or has more than an address, or no key was given.
     """
     given = {"url": url, "api_key": SecretStr(api_key) if api_key else None}
     settings = ClientSettings(**{k: v for k, v in given.items() if v})  # type: ignore[arg-type]
     try:
-        TypeAdapter(HttpUrl).validate_python(settings.url)
+        parts = TypeAdapter(HttpUrl).validate_python(settings.url)
     except ValidationError:
         raise CliError(
             f"url: {settings.url!r} is not an http or https URL",
             remedy="give --url or WEIR_URL like http://127.0.0.1:8080",
             status=ExitStatus.USAGE,
         ) from None
+    if parts.username or parts.password or parts.query or parts.fragment:
+        # Not shown: a password may be in it. HTTP would send it in the place of the key.
+        raise CliError(
+            "url: has a user, a password, or something behind ? or #",
+            remedy="give --url or WEIR_URL like http://127.0.0.1:8080, and the key as --api-key or "
+            "WEIR_API_KEY",
+            status=ExitStatus.USAGE,
+        )
     key = settings.api_key.get_secret_value() if settings.api_key else ""
     # Checked here: an error of HTTP about a header would show the key.
     if not all("!" <= char <= "~" for char in key):

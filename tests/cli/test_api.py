@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ssl
+
 import httpx
 import pytest
 
@@ -80,6 +82,68 @@ def test_an_environment_that_no_client_can_use_is_named(
 
 def test_a_url_from_a_file_ends_with_its_newline() -> None:
     assert client_settings(" http://weir.test\n", "key").url == "http://weir.test"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://user:sesame@weir.test",
+        "http://sesame@weir.test",
+        "http://weir.test/?key=sesame",
+        "http://weir.test/#sesame",
+    ],
+)
+def test_a_url_with_more_than_an_address_is_refused_and_not_shown(url: str) -> None:
+    """A user in it took the place of the key: `no API key`, said the control plane."""
+    with pytest.raises(CliError, match="url: has a user") as caught:
+        client_settings(url, "key")
+    assert caught.value.status == ExitStatus.USAGE
+    assert "sesame" not in f"{caught.value.message} {caught.value.remedy}"
+
+
+def remedy(transport: httpx.BaseTransport, url: str) -> str:
+    """What a call to a control plane that does not answer ends with."""
+    api = Api(ClientSettings(url=url), transport=transport, sleep=no_sleep)
+    with pytest.raises(UnavailableError) as caught:
+        api.batch("batch_1")
+    return str(caught.value.remedy)
+
+
+def failing(error: httpx.TransportError, cause: Exception | None = None) -> httpx.BaseTransport:
+    def answer(_request: httpx.Request) -> httpx.Response:
+        raise error from cause
+
+    return httpx.MockTransport(answer)
+
+
+def test_a_certificate_that_nobody_vouches_for_names_the_setting() -> None:
+    """It was told to look whether the control plane runs."""
+    unverified = ssl.SSLCertVerificationError(1, "certificate verify failed: self-signed")
+    said = remedy(failing(httpx.ConnectError("self-signed"), unverified), "https://weir.test")
+    assert "SSL_CERT_FILE" in said
+    other = ssl.SSLError(1, "wrong version number")
+    assert "http" in remedy(failing(httpx.ConnectError("wrong"), other), "https://weir.test")
+
+
+def test_a_connection_that_broke_is_to_be_tried_again() -> None:
+    assert "try again" in remedy(failing(httpx.ReadError("reset")), "http://weir.test")
+    assert "try again" not in remedy(failing(httpx.ConnectError("refused")), "http://weir.test")
+
+
+@pytest.mark.parametrize(
+    ("url", "is_named"),
+    [("http://weir.test", True), ("http://weir.local:8080", False), ("https://weir.test", False)],
+)
+def test_a_proxy_on_the_way_is_named(
+    monkeypatch: pytest.MonkeyPatch, url: str, *, is_named: bool
+) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "ALL_PROXY", "HTTPS_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTP_PROXY", "http://user:sesame@proxy.test:3128")
+    monkeypatch.setenv("NO_PROXY", "weir.local")
+    said = remedy(failing(httpx.ConnectError("refused")), url)
+    assert ("NO_PROXY" in said) is is_named
+    assert "sesame" not in said
 
 
 def test_an_answer_that_cannot_be_unpacked_is_none() -> None:
