@@ -8,12 +8,15 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
+from sqlalchemy import delete
+from sqlalchemy.exc import DBAPIError
 
 from tests.controlplane.support import eventually, make_settings, running
 from tests.support.postgres import PostgresServer
 from weir_controlplane import levels as levels_module
 from weir_controlplane.store import database as database_module
 from weir_controlplane.store.database import Database
+from weir_controlplane.store.models import ApiKey
 
 LEVELS = {"weir_batches{", "weir_batches_stuck{", "weir_chunks{", "weir_agents{"}
 UP = "\nweir_controlplane_database_up"
@@ -128,3 +131,32 @@ async def test_a_connection_that_broke_while_it_was_idle_is_replaced_unseen(
         await database.close()
     finally:
         server.close()
+
+
+@pytest.mark.postgres
+async def test_a_database_that_may_be_written_to_again_is_written_to() -> None:
+    """Connections of a time in which it was read-only stayed so until the process was restarted."""
+    server = PostgresServer()
+    try:
+        name = server.create_database()
+        database = Database(server.url(name), pool_connections=1)
+        await database.open()
+        await database.engine.dispose()
+        server.psql(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        for _ in range(2):
+            with pytest.raises(DBAPIError, match="read-only"):
+                await forget_keys(database)
+        assert await database.now_s() > 0
+        server.psql(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+        # The connection that has only read since then is found to be read-only once more.
+        with pytest.raises(DBAPIError, match="read-only"):
+            await forget_keys(database)
+        await forget_keys(database)
+        await database.close()
+    finally:
+        server.close()
+
+
+async def forget_keys(database: Database) -> None:
+    async with database.transaction() as session:
+        await session.execute(delete(ApiKey))

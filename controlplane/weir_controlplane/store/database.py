@@ -13,7 +13,7 @@ from typing import Any
 
 import asyncpg
 import structlog
-from sqlalchemy import Connection, event, make_url, select
+from sqlalchemy import Connection, ExceptionContext, event, make_url, select
 from sqlalchemy.exc import (
     DataError,
     DBAPIError,
@@ -37,6 +37,7 @@ _SQLITE_PRAGMAS = (
 _WRITES = "weir_writes"
 _IDLE_SINCE = "weir_idle_since"
 _FRESH_S = 1.0
+_READ_ONLY = asyncpg.ReadOnlySQLTransactionError.sqlstate
 _JOIN_S = 5.0
 _ASK_AGAIN_S = 1.0
 _NOT_YET = (OSError, asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError)
@@ -89,6 +90,7 @@ class Database:
             _prepare_sqlite(self.engine, self._workers)
         else:
             _ask_idle_connections(self.engine)
+            _replace_read_only_connections(self.engine)
 
     async def open(self, *, wait_s: float = 0.0) -> None:
         """Takes the process lock (SQLite) and migrates.
@@ -202,6 +204,20 @@ def _ask_idle_connections(engine: AsyncEngine) -> None:
             dialect.do_ping(connection)
         except dialect.loaded_dbapi.Error as error:
             raise InvalidatePoolError from error
+
+
+def _replace_read_only_connections(engine: AsyncEngine) -> None:
+    """A connection that may not write is not used again: whether writing is allowed, new ones know.
+
+    Sessions keep what held at their start (`default_transaction_read_only`, as hosts of databases
+    set it when a disk is full), and one to a primary that became a standby goes on reading.
+    """
+
+    @event.listens_for(engine.sync_engine, "handle_error")
+    def _handle_error(context: ExceptionContext) -> None:
+        if getattr(context.original_exception, "sqlstate", None) == _READ_ONLY:
+            context.is_disconnect = True
+            context.invalidate_pool_on_disconnect = False  # others may read meanwhile
 
 
 def _prepare_sqlite(engine: AsyncEngine, workers: weakref.WeakSet[threading.Thread]) -> None:
