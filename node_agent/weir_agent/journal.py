@@ -48,12 +48,13 @@ class CrashJournal:
         return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
 
     def _come_back(self) -> None:
-        """Takes up the file that could not be opened; this engine has none of its lines.
+        """Takes up the file that could not be opened, or that somebody removed.
 
         Raises:
-            DiskFullError: it still cannot be.
+            DiskFullError: it cannot be opened.
         """
         try:
+            self._deaths.mkdir(parents=True, exist_ok=True, mode=0o700)
             descriptor = self._opened()
             os.ftruncate(descriptor, 0)
         except OSError as error:
@@ -61,6 +62,8 @@ class CrashJournal:
         os.dup2(descriptor, self._descriptor, inheritable=False)
         os.close(descriptor)
         self._apart, self._size_bytes = False, 0
+        for key, solo in self._resident.items():
+            self._append(_entered(*key, solo=solo))
 
     def enter(self, chunk_id: str, attempt: int, line: int, *, solo: bool) -> None:
         """A line is about to enter the engine.
@@ -68,7 +71,7 @@ class CrashJournal:
         Raises:
             DiskFullError: the journal could not be written; the line must not run.
         """
-        if self._apart:
+        if self._apart or not os.path.lexists(self._path):  # else nobody would find it
             self._come_back()
         self._append(_entered(chunk_id, attempt, line, solo=solo))
         self._resident[chunk_id, attempt, line] = solo
@@ -127,6 +130,7 @@ class CrashJournal:
     def _write(self, death: wire.Death) -> None:
         temporary = self._deaths / f"{death.death_id}.tmp"
         try:
+            self._deaths.mkdir(parents=True, exist_ok=True, mode=0o700)
             with temporary.open("wb") as file:
                 file.write(death.model_dump_json().encode())
                 file.flush()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,22 @@ def test_a_death_names_the_lines_in_the_engine_and_is_kept_until_accepted(tmp_pa
     assert later.recover() == {}
     later.accepted(death.death_id)
     assert later.deaths() == ()
+    later.close()
+
+
+def test_a_journal_that_somebody_removed_is_written_anew(tmp_path: Path) -> None:
+    """Else the lines would be in a file without a name, and nobody's when the process dies."""
+    folder = tmp_path / "agent"
+    journal = CrashJournal(folder)
+    journal.enter("chunk", 1, 1, solo=False)
+    shutil.rmtree(folder)
+    journal.enter("chunk", 1, 2, solo=False)
+    journal.close()
+    later = CrashJournal(folder)
+    assert later.recover() == {("chunk", 1, 1): False, ("chunk", 1, 2): False}
+    shutil.rmtree(folder)
+    death = later.record_death("crash", {("chunk", 1, 1): True})
+    assert later.deaths() == (death,)
     later.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -130,6 +131,24 @@ async def test_a_volume_that_takes_no_chunk_is_told_as_full(
     async with start_agent() as running:
         await running.until(lambda: control_plane.done)
     assert sorted(control_plane.results) == [1, 2, 3, 4]
+
+
+async def test_a_data_folder_that_somebody_removed_is_made_again(
+    start_agent: StartAgent, control_plane: FakeControlPlane, tmp_path: Path
+) -> None:
+    """The agent said `disk_full` until it was restarted."""
+    control_plane.add_chunk(completion_lines(2))
+    engine = FakeEngine(held=True)
+    async with start_agent(engine) as running:
+        await running.until(lambda: engine.resident == {1, 2})
+        shutil.rmtree(tmp_path / "agent")
+        control_plane.add_chunk(
+            [{**line, "line": line["line"] + 2} for line in completion_lines(2)]
+        )
+        engine.hold.set()
+        await running.until(lambda: control_plane.done)
+    assert sorted(control_plane.results) == [1, 2, 3, 4]
+    assert all(len(records) == 1 for records in control_plane.results.values())
 
 
 async def test_an_engine_death_on_a_full_volume_is_reported_by_the_next_process(

@@ -215,7 +215,7 @@ class Spool:
     @property
     def room_bytes(self) -> int:
         """Bytes that new chunks may reserve."""
-        total, _, free = self._volume(self._folder)
+        total, free = self._space()
         bound = total // 2 if self._max_bytes is None else self._max_bytes
         # What is stored already occupies its part of the reservation.
         outstanding = self.reserved_bytes - self.used_bytes
@@ -224,7 +224,7 @@ class Spool:
     @property
     def volume_full(self) -> bool:
         """True when what is promised to held chunks, and one result more, is not free any more."""
-        _, _, free = self._volume(self._folder)
+        _, free = self._space()
         return free < self.reserved_bytes - self.used_bytes + self._result_max_bytes
 
     @property
@@ -235,7 +235,7 @@ class Spool:
     @property
     def lack(self) -> str:
         """What new chunks may take and what they need, in words, for whoever is to make room."""
-        total, _, free = self._volume(self._folder)
+        total, free = self._space()
         return (
             f"{free} of {total} bytes are free, of which chunks may take {self.room_bytes}; they "
             f"need {ORDINARY_LINES * self._result_max_bytes}: make room on the volume of "
@@ -307,6 +307,15 @@ class Spool:
         for file in self._open.values():
             file.close()
         self._open.clear()
+
+    def _space(self) -> tuple[int, int]:
+        """Total and free bytes of the volume. A folder that somebody removed is made again."""
+        try:
+            total, _, free = self._volume(self._folder)
+        except FileNotFoundError:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            total, _, free = self._volume(self._folder)
+        return total, free
 
     def _worst_case(self, lease: wire.Lease) -> int:
         return lease.lines * self._result_max_bytes
