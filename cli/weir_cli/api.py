@@ -102,8 +102,7 @@ class Api:
 
     def batches(self, limit: int) -> list[Batch]:
         """The newest batches."""
-        answer = self.call("GET", "/v1/batches", params={"limit": limit})
-        return [self._batch(item) for item in answer.get("data", [])]
+        return self._listed(Batch, self.call("GET", "/v1/batches", params={"limit": limit}))
 
     def cancel(self, batch_id: str) -> Batch:
         """The batch, being cancelled."""
@@ -131,8 +130,7 @@ class Api:
 
     def list_tenants(self) -> list[Tenant]:
         """All tenants, by name."""
-        answer = self.call("GET", "/admin/v1/tenants")
-        return [self.parsed(Tenant, item) for item in answer.get("data", [])]
+        return self._listed(Tenant, self.call("GET", "/admin/v1/tenants"))
 
     def create_key(self, request: KeyRequest) -> NewApiKey:
         """A new key with its secret; not repeated, each call makes another."""
@@ -141,8 +139,7 @@ class Api:
 
     def list_keys(self) -> list[ApiKey]:
         """All keys."""
-        answer = self.call("GET", "/admin/v1/keys")
-        return [self.parsed(ApiKey, item) for item in answer.get("data", [])]
+        return self._listed(ApiKey, self.call("GET", "/admin/v1/keys"))
 
     def revoke_key(self, key_id: str) -> None:
         """Revokes a key."""
@@ -180,30 +177,36 @@ class Api:
         except ValueError:
             answer = None
         if not isinstance(answer, dict):
-            raise CliError(
-                f"{self._base_url} does not answer like a Weir control plane",
-                remedy="check --url or WEIR_URL",
-                status=ExitStatus.REFUSED,
-            )
+            raise self._strange()
         return answer
 
     def _batch(self, answer: dict[str, Any]) -> Batch:
         return self.parsed(Batch, answer)
 
+    def _listed(self, model: type[Model], answer: dict[str, Any]) -> list[Model]:
+        items = answer.get("data")
+        if not isinstance(items, list):
+            raise self._strange()
+        return [self.parsed(model, item) for item in items]
+
     def parsed(self, model: type[Model], answer: object) -> Model:
         """An answer as a model.
 
         Raises:
-            CliError: it is not one, so no control plane gave it.
+            UnavailableError: it is not one, so no control plane gave it.
         """
         try:
             return model.model_validate(answer)
         except ValidationError:
-            raise CliError(
-                f"{self._base_url} does not answer like a Weir control plane",
-                remedy="check --url or WEIR_URL",
-                status=ExitStatus.REFUSED,
-            ) from None
+            raise self._strange() from None
+
+    def _strange(self) -> UnavailableError:
+        """No control plane gave this answer."""
+        return UnavailableError(
+            f"{self._base_url} does not answer like a Weir control plane",
+            remedy="check --url or WEIR_URL",
+            status=ExitStatus.REFUSED,
+        )
 
     @contextmanager
     def _transport_errors(self) -> Iterator[None]:
@@ -218,7 +221,7 @@ class Api:
 
     def _refused(self, response: httpx.Response) -> CliError:
         if response.has_redirect_location:
-            return CliError(
+            return UnavailableError(
                 f"refused ({response.status_code}): {self._base_url} sends this call on to "
                 f"{response.headers['location']}, and redirects are not followed",
                 remedy="give --url or WEIR_URL as the control plane's own address (https?)",
@@ -233,9 +236,13 @@ class Api:
             503: "try again in a minute: it is busy, or waits for its database or file store",
             507: "try again when its file store has room again",
         }
-        kind = UnavailableError if response.status_code >= SERVER_ERROR else RefusedError
+        message = _error_message(response)
+        # Without an error of its own it is a proxy's answer, whatever the status: not a verdict.
+        told = message is not None and response.status_code < SERVER_ERROR
+        kind = RefusedError if told else UnavailableError
+        words = message or response.text[:200] or response.reason_phrase
         return kind(
-            f"refused ({response.status_code}): {_error_message(response)}",
+            f"refused ({response.status_code}): {words}",
             remedy=remedies.get(response.status_code),
             status=ExitStatus.REFUSED,
         )
@@ -267,13 +274,14 @@ def _segment(given: str) -> str:
     return quote(given, safe="")
 
 
-def _error_message(response: httpx.Response) -> str:
+def _error_message(response: httpx.Response) -> str | None:
+    """What the control plane says is wrong; None of an answer that is not its own."""
     try:
         error = response.json()["error"]
         message, param = str(error["message"]), error.get("param")
         return f"{param}: {message}" if param and not message.startswith(param) else message
     except (ValueError, KeyError, TypeError, AttributeError):
-        return response.text[:200] or response.reason_phrase
+        return None
 
 
 def _retry_after_s(response: httpx.Response) -> float | None:

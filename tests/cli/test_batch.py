@@ -167,6 +167,37 @@ def test_watching_goes_on_when_the_control_plane_is_back(
     assert "batch_1: completed" in said
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        httpx.Response(404, text="404 page not found"),
+        httpx.Response(403, html="<html>maintenance</html>"),
+        httpx.Response(200, html="<html>maintenance</html>"),
+        httpx.Response(200, text='{"id": "batch_1", "status": '),
+        httpx.Response(302, headers={"location": "https://login.test/"}),
+    ],
+)
+def test_watching_goes_on_after_what_a_proxy_says(server: Server, answer: httpx.Response) -> None:
+    """As an ingress answers while the control plane is restarted behind it."""
+    server.on("GET /v1/batches/batch_1", ok(batch()), answer, ok(batch("completed")))
+    assert main(["batch", "status", "batch_1", "--watch"]) == 0
+
+
+def test_watching_ends_with_a_refusal(server: Server) -> None:
+    revoked = refusal(401, message="the key is revoked")
+    server.on("GET /v1/batches/batch_1", ok(batch()), revoked, ok(batch("completed")))
+    assert main(["batch", "status", "batch_1", "--watch"]) == ExitStatus.REFUSED
+
+
+@pytest.mark.parametrize("answer", [{}, {"data": None}, {"data": {"id": "batch_1"}}])
+def test_a_list_that_is_none_comes_of_no_control_plane(
+    server: Server, capsys: pytest.CaptureFixture[str], answer: object
+) -> None:
+    server.on("GET /v1/batches", ok(answer))
+    assert main(["batch", "status"]) == ExitStatus.REFUSED
+    assert "does not answer like a Weir control plane" in capsys.readouterr().err
+
+
 def test_watching_ends_when_the_control_plane_stays_away(server: Server) -> None:
     server.on("GET /v1/batches/batch_1", httpx.ConnectError)
     transport = httpx.MockTransport(server)
