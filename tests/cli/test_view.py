@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import nan
 
+import pytest
 from rich.console import Console, RenderableType
 
 from weir_cli.demo.view import (
@@ -92,3 +93,10 @@ def test_the_closing_table_has_a_row_for_each_arm() -> None:
     for shown in ("The same trace", "online alone", "Weir", "9,876", "477 ms", "SLO held"):
         assert shown in text
         assert shown in plain
+
+
+@pytest.mark.parametrize("width", [80, 50])
+def test_the_closing_table_cuts_nothing_on_a_narrow_terminal(width: int) -> None:
+    name, note = "stock vLLM, policy=priority", "objective missed: 1.43 times"
+    row = ArmRow(name=name, latency=LATENCY, offline_tokens_per_s=987_654, note=note)
+    assert "…" not in drawn(closing_table([row], title="The same trace"), width=width)

@@ -152,12 +152,15 @@ def _share_bar(share: float, style: str) -> Text:
 
 
 def closing_table(rows: Sequence[ArmRow], *, title: str) -> Table:
-    """The comparison: online latency and offline throughput of each arm, on the same trace."""
+    """The comparison: online latency and offline throughput of each arm, on the same trace.
+
+    On a narrow terminal words go on in the next row of their cell, and nothing is cut.
+    """
     table = Table(title=title, title_justify="left")
-    table.add_column("arm")
+    table.add_column("arm", overflow="fold")
     for header in ("TTFT p50", "TTFT p99", "TBT mean", "TBT p99", "offline tokens/s"):
-        table.add_column(header, justify="right")
-    table.add_column("note")
+        table.add_column(header, justify="right", overflow="fold")
+    table.add_column("note", overflow="fold")
     for row in rows:
         table.add_row(row.name, *_figures(row), row.note)
     return table
