@@ -203,8 +203,8 @@ ALERTS = (
         hold="5m",
         severity="warning",
         summary="The API server refuses the status of LLMServices or BatchJobs",
-        description="Most likely the CRDs are older than the operator. Services and batches are "
-        "kept as specified, but conditions and progress stand still.",
+        description="Most likely the CRDs are older than the operator, or it has lost a right. "
+        "Services and batches are kept as specified, but conditions and progress stand still.",
     ),
 )
 

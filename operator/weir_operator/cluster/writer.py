@@ -162,6 +162,7 @@ class Writer:
 
         Raises:
             RefusedError: the CRD does not take it.
+            ForbiddenError: the operator may not write it.
             ClusterError: any other answer.
         """
         kind = kind_of(str(owner["apiVersion"]), str(owner["kind"]))
@@ -175,7 +176,7 @@ class Writer:
             return False
         except ConflictError:
             return False
-        except RefusedError:
+        except (RefusedError, ForbiddenError):
             self._metrics.status_refused.labels(kind.kind).inc()
             raise
         self._store.seen(kind, result, own_write=True)

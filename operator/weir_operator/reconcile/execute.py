@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import structlog
 
-from weir_operator.cluster.errors import ClusterError, NamespaceTerminatingError, RefusedError
+from weir_operator.cluster.errors import (
+    ClusterError,
+    ForbiddenError,
+    NamespaceTerminatingError,
+    RefusedError,
+)
 from weir_operator.cluster.writer import Writer
 from weir_operator.control_plane.reports import ReportBook
 from weir_operator.planning.kinds import BATCH_JOB, LLM_SERVICE
@@ -22,10 +27,13 @@ STALE_S = 0.5
 SETTLING_ROUNDS = 3
 """So many rounds in a row whose applies change children leave the status to the next one."""
 
-
 STATUS_REMEDY = (
     "no status can be written: where a field is not declared the CRDs are older than the operator, "
     "apply those of its release (helm upgrade, or kubectl apply --server-side -f crds/)"
+)
+RIGHT_REMEDY = (
+    "no status can be written: where the operator's account lacks the right, give it back its "
+    "roles (helm upgrade)"
 )
 
 
@@ -127,18 +135,26 @@ class Executor:
 
     async def _try_status(
         self, key: ObjectKey, owner: Manifest, plan: Plan, times: _Times
-    ) -> RefusedError | None:
+    ) -> ClusterError | None:
         """Writes the status; the API server's refusal, which an Event tells once of an object.
 
-        No condition can tell of it: CRDs that are older than the operator refuse every status.
+        No condition can tell of it: CRDs that are older than the operator, and a right that was
+        taken away, refuse every status.
+
+        Raises:
+            NamespaceTerminatingError: nothing is written there any more.
+            ClusterError: no answer, or one that passes.
         """
         try:
             if await self._write_status(owner, plan, times):
                 self._refused.discard(key)
-        except RefusedError as error:
+        except NamespaceTerminatingError:
+            raise
+        except (RefusedError, ForbiddenError) as error:
             if key not in self._refused:
                 self._refused.add(key)
-                message = f"{STATUS_REMEDY}; {error}"
+                remedy = RIGHT_REMEDY if isinstance(error, ForbiddenError) else STATUS_REMEDY
+                message = f"{remedy}; {error}"
                 note = EventNote(type="Warning", reason="StatusRefused", message=message)
                 await self._writer.send_event(owner, note)
             return error

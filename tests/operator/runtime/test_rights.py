@@ -1,0 +1,100 @@
+"""Rights that an operator loses while it runs: what it may not do is told of, and done later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.cluster.api_server import ApiServer
+from e2e.cluster.kubectl import Kubectl
+from tests.chart import rbac_table
+from tests.operator.runtime.test_batchjobs import World, events
+from tests.operator.runtime.test_operator import condition, llmservice
+from tests.support.operator_process import PATIENT_LEASE, OperatorProcess
+from tests.support.stack import Component
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.kubernetes
+USER = "weir-bounded"
+Rights = Callable[..., None]
+
+
+def role(without: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+    """What the chart gives the operator, but for these verbs of these resources."""
+    rules = [
+        {"apiGroups": ["" if group == "core" else group], "resources": [resource], "verbs": verbs}
+        for row in rbac_table.read()
+        if row.account == "weir-operator"
+        for group in row.groups
+        for resource in row.resources
+        if (verbs := [verb for verb in row.verbs if (resource, verb) not in without])
+    ]
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": USER},
+        "rules": rules,
+    }
+
+
+@pytest.fixture(scope="module")
+def rights(api_server: ApiServer) -> Iterator[Rights]:
+    """Gives the operator all its rights but for those that are named."""
+
+    def give(*without: tuple[str, str]) -> None:
+        api_server.kubectl.apply(role(without))
+
+    bound = ("clusterrolebinding", USER, f"--clusterrole={USER}", f"--user={USER}")
+    give()
+    api_server.kubectl.run("create", *bound)
+    yield give
+    api_server.kubectl.run("delete", "clusterrole,clusterrolebinding", USER)
+
+
+@pytest.fixture(scope="module")
+def world(
+    api_server: ApiServer, rights: Rights, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
+    """A control plane, and an operator that has no rights but those it is given."""
+    rights()
+    folder = tmp_path_factory.mktemp("rights")
+    data = folder / "controlplane"
+    settings = {"WEIR_DEFAULT_TENANT": "team", "WEIR_MODELS": "m", "WEIR_POLL_S": "0.1"}
+    controlplane = Component("controlplane", folder, {"WEIR_DATA_DIR": str(data), **settings})
+    operator = OperatorProcess(
+        "operator-0",
+        folder,
+        kubeconfig=api_server.user_kubeconfig(USER),
+        control_plane_url=controlplane.url,
+        settings={**PATIENT_LEASE, "CONTROL_PLANE_TOKEN_FILE": str(data / "admin.key")},
+    )
+    try:
+        controlplane.start()
+        operator.start()
+        yield World(controlplane, operator, Path(data / "admin.key").read_text().strip())
+    finally:
+        operator.close()
+        controlplane.close()
+
+
+def test_a_status_that_may_not_be_written_is_told_of_and_work_goes_on(
+    world: World, rights: Rights, kubectl: Kubectl, namespace: str
+) -> None:
+    """Pods were not registered without it, so no batch ran on them, and nothing said why."""
+    rights(("llmservices/status", "patch"))
+    kubectl.apply(llmservice())
+    told = "--field-selector=reason=StatusRefused"
+    assert eventually(lambda: kubectl.list("events", told)), world.operator
+    (event,) = kubectl.list("events", told)
+    assert "helm upgrade" in event["message"]
+    assert "llmservices/status" in event["message"]
+    assert eventually(lambda: world.services(namespace).get("chat")), world.operator
+    assert world.operator.metric("weir_operator_status_refused_total") > 0
+    rights()
+    registered = partial(condition, kubectl, "llmservice", "chat", "Registered")
+    assert eventually(lambda: registered().get("status") == "True")
+    assert events(kubectl).count("StatusRefused") == 1
