@@ -5,7 +5,7 @@ from __future__ import annotations
 from weir_operator.planning.conditions import Finding, rfc3339
 from weir_operator.planning.job_context import ENDED, JobContext
 from weir_operator.planning.job_reasons import BatchJobReasons as Reasons
-from weir_operator.planning.observed import FOREIGN_ANSWER, BatchReport, Refusal
+from weir_operator.planning.observed import FOREIGN_ANSWER, BatchReport, ObservedBatchJob, Refusal
 from weir_operator.planning.reasons import Reason
 from weir_operator.planning.service_telemetry import unreached
 
@@ -103,15 +103,28 @@ def _accepted(context: JobContext, obstacle: Finding | None, failed: Finding) ->
         )
     if failed.reason in {Reasons.REFUSED, Reasons.INPUT_TOO_LARGE}:
         return Finding(reason=Reasons.NOT_ACCEPTED, message=failed.message)
+    return _held_up(observed, obstacle) or Finding(
+        reason=Reasons.SUBMITTING, message="the control plane is being asked"
+    )
+
+
+def _held_up(observed: ObservedBatchJob, obstacle: Finding | None) -> Finding | None:
+    """What keeps the control plane from being asked, or from taking the batch for now."""
     if not observed.control_plane_reached:
         return Finding(reason=Reasons.UNREACHABLE, message=f"{unreached(observed)}; asked again")
+    if observed.forbidden is not None:
+        return Finding(
+            reason=Reasons.FORBIDDEN,
+            message="the operator may not do it, give its account back its roles (helm upgrade); "
+            f"tried again: {observed.forbidden}",
+        )
     if obstacle is not None:
         return obstacle
-    if observed.refusal is not None:
-        return Finding(
-            reason=_not_yet(observed.refusal), message=f"{observed.refusal.message}; asked again"
-        )
-    return Finding(reason=Reasons.SUBMITTING, message="the control plane is being asked")
+    if observed.refusal is None:
+        return None
+    return Finding(
+        reason=_not_yet(observed.refusal), message=f"{observed.refusal.message}; asked again"
+    )
 
 
 def _waits_for(report: BatchReport | None) -> Finding | None:

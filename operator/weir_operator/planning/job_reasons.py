@@ -29,6 +29,14 @@ class BatchJobReasons:
         says="input.configMapKeyRef names no ConfigMap of the namespace, or no key of it.",
         event="Warning",
     )
+    FORBIDDEN = Reason(
+        condition="Accepted",
+        status="False",
+        name="Forbidden",
+        says="The operator may not do what the batch needs first: read the ConfigMap, or set the "
+        "finalizer. The message is the API server's; tried again within a minute.",
+        event="Warning",
+    )
     INVALID_SPEC = Reason(
         condition="Accepted",
         status="False",

@@ -194,6 +194,8 @@ class ObservedBatchJob:
             answer that it knows no such uid: asked after ``status.batchID`` was written, never a
             list that may be older.
         refusal: the control plane's refusal of the last `PutBatchJob`; None once one was accepted.
+        forbidden: what the API server says of what the operator may not do for the batch: read its
+            ConfigMap, or set the finalizer; None: nothing.
         finalizer_deadline_s: how long a deletion waits for the control plane.
         now: an aware datetime.
     """
@@ -205,5 +207,6 @@ class ObservedBatchJob:
     report: BatchReport | None
     control_plane_complaint: str | None = None
     refusal: Refusal | None = None
+    forbidden: str | None = None
     finalizer_deadline_s: float = 120.0
     now: datetime

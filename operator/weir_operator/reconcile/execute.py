@@ -11,12 +11,13 @@ from weir_operator.cluster.errors import (
     RefusedError,
 )
 from weir_operator.cluster.writer import Writer
-from weir_operator.control_plane.reports import ReportBook
-from weir_operator.planning.kinds import BATCH_JOB, LLM_SERVICE
+from weir_operator.control_plane.reports import ASK_AGAIN_S, ReportBook
+from weir_operator.planning.kinds import BATCH_JOB, FINALIZER, LLM_SERVICE
+from weir_operator.planning.observed import Refusal
 from weir_operator.planning.types import EventNote, Manifest, ObjectKey, Plan, PutBatchJob
 from weir_operator.reconcile.children import Children
 from weir_operator.reconcile.gate import StatusGate
-from weir_operator.reconcile.observe import child_place, job_place
+from weir_operator.reconcile.observe import child_place, finalizer_place, job_place
 from weir_operator.reconcile.requests import Requests
 from weir_operator.workqueue import RetryError
 
@@ -34,6 +35,11 @@ STATUS_REMEDY = (
 RIGHT_REMEDY = (
     "no status can be written: where the operator's account lacks the right, give it back its "
     "roles (helm upgrade)"
+)
+STATUS_REFUSED, FINALIZER_KEPT = "StatusRefused", "FinalizerKept"
+KEPT_REMEDY = (
+    f"the finalizer {FINALIZER} cannot be taken off: give the operator's account back its roles "
+    "(helm upgrade), or take it off by hand"
 )
 
 
@@ -66,7 +72,7 @@ class Executor:
         self._reports = reports
         self._gate = gate
         self._changing: dict[ObjectKey, int] = {}  # rounds in a row, of those that wait
-        self._refused: set[ObjectKey] = set()  # whose status is refused; an Event told
+        self._told: set[tuple[ObjectKey, str]] = set()  # Events of what no condition can tell
 
     async def execute(self, key: ObjectKey, owner: Manifest, plan: Plan) -> float | None:
         """Carries a plan out; after how many seconds to plan again, None: only after a change.
@@ -82,15 +88,15 @@ class Executor:
         except NamespaceTerminatingError:
             log.info("namespace.terminating", kind=key.kind, namespace=key.namespace, name=key.name)
             if plan.finalizer is False:
-                await self._release(owner)
+                await self._release_alone(key, owner)
             return None
         except ClusterError as error:
             raise RetryError(str(error)) from error
         return times.next_s
 
     async def _steps(self, key: ObjectKey, owner: Manifest, plan: Plan, times: _Times) -> None:
-        if plan.finalizer is True and not await self._writer.set_finalizer(owner, wanted=True):
-            return  # it is gone: its own event follows
+        if plan.finalizer is True and not await self._hold(key, owner, plan, times):
+            return  # nothing that could run is made without it
         done = await self._children.bring(key, owner, plan)
         times.within(done.next_s)
         settling = self._settles(key, changed=done.changed)
@@ -104,7 +110,44 @@ class Executor:
         if refused is not None:
             raise refused  # what was asked goes on; nothing ends before its end could be written
         if plan.finalizer is False:
-            await self._writer.set_finalizer(owner, wanted=False)
+            await self._release(key, owner)
+
+    async def _hold(self, key: ObjectKey, owner: Manifest, plan: Plan, times: _Times) -> bool:
+        """Sets the finalizer; whether what the plan asks for can follow.
+
+        Not when the object is gone: its own event follows. One that may not be set is told of in
+        the status, and tried again after a while.
+
+        Raises:
+            NamespaceTerminatingError: nothing can be made there any more.
+            ClusterError: the API server's answer.
+        """
+        uid = str(owner["metadata"]["uid"])
+        place = finalizer_place(key, uid)
+        held_s = self._reports.held_s(place, wish=uid)
+        if held_s == 0:
+            try:
+                there = await self._writer.set_finalizer(owner, wanted=True)
+            except NamespaceTerminatingError:
+                raise
+            except ForbiddenError as error:
+                refusal = Refusal(
+                    status_code=error.status or 0, code=error.reason, message=str(error)
+                )
+                held_s = ASK_AGAIN_S
+                if self._reports.refuse(place, refusal, wish=uid, hold_s=held_s):
+                    times.within(0.0)  # the next plan tells of it
+                    return False
+            else:
+                if not self._reports.accept(place):
+                    return there
+                times.within(0.0)  # this plan's status would tell of it still
+                return False
+        times.within(held_s)
+        refused = await self._try_status(key, owner, plan, times)
+        if refused is not None:
+            raise refused
+        return False
 
     async def _submit(self, key: ObjectKey, plan: Plan, times: _Times) -> bool:
         """Asks for a batch before anything is said of it; whether the control plane has it now.
@@ -116,11 +159,31 @@ class Executor:
             times.within(await self._requests.ask(key, request))
         return any(self._reports.job(request.uid) is not None for request in submissions)
 
-    async def _release(self, owner: Manifest) -> None:
+    async def _release(self, key: ObjectKey, owner: Manifest) -> None:
+        """Takes the finalizer off.
+
+        Raises:
+            ForbiddenError: it may not; an Event tells why the object stays, once.
+            ClusterError: any other answer.
+        """
         try:
             await self._writer.set_finalizer(owner, wanted=False)
+        except ForbiddenError as error:
+            await self._tell_once(key, owner, FINALIZER_KEPT, f"{KEPT_REMEDY}; {error}")
+            raise
+
+    async def _release_alone(self, key: ObjectKey, owner: Manifest) -> None:
+        try:
+            await self._release(key, owner)
         except ClusterError as error:
             raise RetryError(str(error)) from error
+
+    async def _tell_once(self, key: ObjectKey, owner: Manifest, reason: str, message: str) -> None:
+        """An Event of what no condition can tell; said before, it is not said again."""
+        if (key, reason) not in self._told:
+            self._told.add((key, reason))
+            note = EventNote(type="Warning", reason=reason, message=message)
+            await self._writer.send_event(owner, note)
 
     def _settles(self, key: ObjectKey, *, changed: bool) -> bool:
         """Whether the status is left to the next plan, which sees children as they are now.
@@ -147,16 +210,12 @@ class Executor:
         """
         try:
             if await self._write_status(owner, plan, times):
-                self._refused.discard(key)
+                self._told.discard((key, STATUS_REFUSED))
         except NamespaceTerminatingError:
             raise
         except (RefusedError, ForbiddenError) as error:
-            if key not in self._refused:
-                self._refused.add(key)
-                remedy = RIGHT_REMEDY if isinstance(error, ForbiddenError) else STATUS_REMEDY
-                message = f"{remedy}; {error}"
-                note = EventNote(type="Warning", reason="StatusRefused", message=message)
-                await self._writer.send_event(owner, note)
+            remedy = RIGHT_REMEDY if isinstance(error, ForbiddenError) else STATUS_REMEDY
+            await self._tell_once(key, owner, STATUS_REFUSED, f"{remedy}; {error}")
             return error
         return None
 
@@ -179,7 +238,7 @@ class Executor:
     def forget(self, key: ObjectKey) -> None:
         """The object is gone: what was applied for it or refused to it counts for no namesake."""
         self._changing.pop(key, None)
-        self._refused.discard(key)
+        self._told -= {(key, STATUS_REFUSED), (key, FINALIZER_KEPT)}
         self._reports.forget_refusals(child_place(key))
         self._reports.forget_refusals(job_place(key))
         if key.kind == LLM_SERVICE.kind:

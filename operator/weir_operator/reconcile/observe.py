@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from weir_operator.backoff import Clock
 from weir_operator.cluster.api import ClusterApi
-from weir_operator.cluster.errors import NotFoundError
+from weir_operator.cluster.errors import ForbiddenError, NotFoundError
 from weir_operator.cluster.store import POD, ObjectStore
 from weir_operator.control_plane.client import ControlPlaneClient, ControlPlaneError
 from weir_operator.control_plane.reports import ReportBook
@@ -30,6 +30,11 @@ def child_place(key: ObjectKey) -> tuple[str, ...]:
 def job_place(key: ObjectKey, *uid: str) -> tuple[str, ...]:
     """Where the refusals of a BatchJob are kept; without uid: of it and its former namesakes."""
     return ("job", key.namespace, key.name, *uid)
+
+
+def finalizer_place(key: ObjectKey, uid: str) -> tuple[str, ...]:
+    """Where it is kept that a BatchJob's finalizer may not be set."""
+    return (*job_place(key, uid), "Finalizer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,16 +105,23 @@ class Observer:
         service_name = (job["spec"].get("serviceRef") or {}).get("name")
         unanswered = await self._look_again(job, uid)
         heard = self._reports.job(uid)
+        config_map, forbidden = None, self._reports.refusal(finalizer_place(key, uid))
+        told = None if forbidden is None else forbidden.message
+        try:
+            config_map = await self._config_map(job) if heard is None else None
+        except ForbiddenError as error:
+            told = str(error)
         return ObservedBatchJob(
             job=job,
             service=self._store.get(LLM_SERVICE, key.namespace, str(service_name)),
-            config_map=await self._config_map(job) if heard is None else None,
+            config_map=config_map,
             control_plane_reached=self._reports.reached and unanswered is None,
             control_plane_complaint=self._reports.complaint
             if unanswered is None
             else unanswered.complaint,
             report=None if heard is None else heard.report,
             refusal=self._reports.refusal((*job_place(key, uid), PutBatchJob.__name__)),
+            forbidden=told,
             finalizer_deadline_s=self._terms.finalizer_deadline_s,
             now=datetime.now(UTC),
         )

@@ -12,8 +12,8 @@ import pytest
 from e2e.cluster.api_server import ApiServer
 from e2e.cluster.kubectl import Kubectl
 from tests.chart import rbac_table
-from tests.operator.runtime.test_batchjobs import World, events
-from tests.operator.runtime.test_operator import condition, llmservice
+from tests.operator.runtime.test_batchjobs import World, events, has_batch, is_gone, lined, lines
+from tests.operator.runtime.test_operator import batchjob, condition, llmservice
 from tests.support.operator_process import PATIENT_LEASE, OperatorProcess
 from tests.support.stack import Component
 from tests.support.waiting import eventually
@@ -98,3 +98,46 @@ def test_a_status_that_may_not_be_written_is_told_of_and_work_goes_on(
     registered = partial(condition, kubectl, "llmservice", "chat", "Registered")
     assert eventually(lambda: registered().get("status") == "True")
     assert events(kubectl).count("StatusRefused") == 1
+
+
+def is_forbidden(kubectl: Kubectl, name: str) -> bool:
+    return condition(kubectl, "batchjob", name, "Accepted").get("reason") == "Forbidden"
+
+
+def test_a_batch_that_needs_a_right_waits_and_says_so(
+    world: World, rights: Rights, kubectl: Kubectl, namespace: str
+) -> None:
+    """It had no status at all, and no Event: only a log line every minute."""
+    rights(("configmaps", "get"), ("batchjobs", "patch"))
+    config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "lines"}}
+    kubectl.apply(config_map | {"data": {"batch": lines(3)}}, llmservice())
+    of_config_map = {"configMapKeyRef": {"name": "lines", "key": "batch"}}
+    needs = {"read": "configmaps", "kept": "batchjobs"}
+    kubectl.apply(batchjob("read", input=of_config_map), lined("kept", count=3))
+    for name, resource in needs.items():
+        assert eventually(partial(is_forbidden, kubectl, name)), world.operator
+        told = condition(kubectl, "batchjob", name, "Accepted")["message"]
+        assert resource in told
+        assert "helm upgrade" in told
+    assert world.jobs(namespace) == {}
+    rights()
+    assert eventually(lambda: all(has_batch(kubectl, name) for name in needs)), world.operator
+    assert eventually(lambda: events(kubectl).count("Accepted") == len(needs)), world.operator
+    assert events(kubectl).count("Forbidden") == len(needs)
+
+
+def test_a_deletion_that_waits_for_a_right_says_so_and_is_done_later(
+    world: World, rights: Rights, kubectl: Kubectl
+) -> None:
+    rights()
+    kubectl.apply(llmservice(), lined())
+    assert eventually(lambda: has_batch(kubectl, "nightly")), world.operator
+    rights(("batchjobs", "patch"))
+    kubectl.run("delete", "batchjob", "nightly", "--wait=false")
+    told = "--field-selector=reason=FinalizerKept"
+    assert eventually(lambda: kubectl.list("events", told)), world.operator
+    assert "batchjobs" in kubectl.list("events", told)[0]["message"]
+    assert not is_gone(kubectl)
+    rights()
+    assert eventually(lambda: is_gone(kubectl)), world.operator
+    assert len(kubectl.list("events", told)) == 1
