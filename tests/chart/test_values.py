@@ -128,6 +128,28 @@ def test_a_section_without_its_lines_is_refused_by_name(helm: Helm, path: tuple[
         helm.render(values)
 
 
+def filled(values: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every value that the chart fills in with one thing, or with ports."""
+    for name, inner in values.items():
+        if isinstance(inner, dict):
+            if name != "resources" and path[-1:] != ("dashboards",):
+                yield from filled(inner, (*path, name))
+        elif inner not in ("", []) and name not in {"clients", "monitoring"}:
+            yield (*path, name)
+
+
+@pytest.mark.parametrize(
+    "path", list(filled(yaml.safe_load((CHART / "values.yaml").read_text()))), ids=".".join
+)
+def test_a_value_that_is_missing_is_refused_by_name(helm: Helm, path: tuple[str, ...]) -> None:
+    """Null, or of an older chart by --reuse-values: policies went, or had rules without ports."""
+    values: Any = None
+    for name in reversed(path):
+        values = {name: values}
+    with pytest.raises(HelmError, match=f"missing property '{path[-1]}'"):
+        helm.render(values)
+
+
 def test_settings_whose_lines_are_all_comments_are_none(
     helm: Helm, rendered: Mapping[str, list[Manifest]]
 ) -> None:
