@@ -79,7 +79,7 @@ class Children:
         self._reports = reports
 
     async def bring(self, key: ObjectKey, owner: Manifest, plan: Plan) -> Round:
-        """Applies every child, and deletes those that are to go.
+        """Deletes children that are to go, then applies every other.
 
         Raises:
             NamespaceTerminatingError: nothing can be made there any more.
@@ -125,14 +125,7 @@ class Children:
         return changed
 
     def _steps(self, owner: Manifest, plan: Plan) -> Iterator[_Step]:
-        for child in plan.children:
-            yield _Step(
-                kind=str(child["kind"]),
-                name=str(child["metadata"]["name"]),
-                wish=digest(child),
-                act=partial(self._writer.apply_child, owner, child),
-                child=child,
-            )
+        # Removals first: KEDA refuses to scale what another autoscaler still does.
         for ref in plan.removals:
             yield _Step(
                 kind=ref.kind,
@@ -140,6 +133,14 @@ class Children:
                 wish=ref,
                 act=partial(self._remove, ref),
                 kept_uid=ref.uid,
+            )
+        for child in plan.children:
+            yield _Step(
+                kind=str(child["kind"]),
+                name=str(child["metadata"]["name"]),
+                wish=digest(child),
+                act=partial(self._writer.apply_child, owner, child),
+                child=child,
             )
 
     async def _remove(self, ref: ChildRef) -> bool:

@@ -22,7 +22,7 @@ from weir_operator.cluster.writer import Writer
 from weir_operator.control_plane.client import ControlPlaneClient, HeardService
 from weir_operator.control_plane.reports import ASK_AGAIN_S, MOST_CORRECTIONS, ReportBook
 from weir_operator.metrics import OperatorMetrics
-from weir_operator.planning.kinds import DEPLOYMENT, HPA, LLM_SERVICE, Kind
+from weir_operator.planning.kinds import DEPLOYMENT, HPA, LLM_SERVICE, SCALED_OBJECT, Kind
 from weir_operator.planning.observed import PodReport, ServiceReport
 from weir_operator.planning.types import EventNote, Manifest, ObjectKey, RegisterPods
 from weir_operator.reconcile.children import TOLD_AFTER_S, Children
@@ -47,6 +47,7 @@ class Cluster:
         self.statuses: list[Manifest] = []
         self.events: list[Manifest] = []
         self.keeps: ClusterError | None = None  # said instead of a deletion
+        self.keda = False  # whether its webhook is there
         self.fights = False  # whether somebody changes each Deployment back at once
         self._versions = itertools.count(1)
 
@@ -59,6 +60,8 @@ class Cluster:
     ) -> dict[str, Any]:
         """The object as it is then; one that is so already keeps its version."""
         place = (kind.kind, str(manifest["metadata"]["name"]))
+        if self.keda and kind == SCALED_OBJECT and (HPA.kind, place[1]) in self.objects:
+            raise ForbiddenError(f"the workload is already managed by the hpa {place[1]}")
         if status:
             self.statuses.append(manifest["status"])
             return self._put(place, {"status": manifest["status"]})
@@ -126,7 +129,7 @@ class World:
         metrics = OperatorMetrics()
         reports = ReportBook(self.keys.append, on_reached=lambda: None, clock=self.clock)
         terms = ObserverTerms(defaults=DEFAULTS, finalizer_deadline_s=60)
-        observer = Observer(store, reports, api, client, terms=terms, clock=self.clock)
+        self.observer = Observer(store, reports, api, client, terms=terms, clock=self.clock)
         writer = Writer(api, store, metrics=metrics, instance="operator-0")
         executor = Executor(
             Children(writer, reports),
@@ -135,7 +138,7 @@ class World:
             reports,
             StatusGate(writes_per_s=1e6, interval_s=0, clock=self.clock),
         )
-        self.reconciler = Reconciler(observer, executor, metrics=metrics)
+        self.reconciler = Reconciler(self.observer, executor, metrics=metrics)
         reports.reach(answered=True)
         reports.heard_all([], [], asked_at_s=0)
 
@@ -256,6 +259,24 @@ async def test_a_child_that_cannot_be_deleted_is_told_of_and_holds_up_nothing(
     await world.settle()
     assert place not in world.cluster.objects
     assert condition(world.status, "Configured") == ("True", "Applied")
+
+
+async def test_an_autoscaler_goes_before_the_one_that_takes_its_place_comes() -> None:
+    """KEDA's webhook refused its ScaledObject, and the service had no autoscaler for a minute."""
+    world = World()
+    world.cluster.keda = True
+    world.observer.optional_kinds = frozenset({SCALED_OBJECT.kind})
+    world.ask(replicas=3, autoscaling=SCALED)
+    await world.settle()
+    world.ask(
+        replicas=3, autoscaling={"type": "KEDA", "maxReplicas": 4, "triggers": [{"type": "cron"}]}
+    )
+    await world.settle()
+    assert (HPA.kind, "chat") not in world.cluster.objects
+    assert (SCALED_OBJECT.kind, "chat") in world.cluster.objects
+    told = {condition(status, "Configured") for status in world.cluster.statuses}
+    assert told == {("True", "Applied")}
+    assert world.cluster.objects["Deployment", "chat"]["spec"]["replicas"] == 3
 
 
 @pytest.mark.parametrize("text", ["x" * 1025, "x" * 1023 + "…", "é" * 600, "中" * 400])
