@@ -199,7 +199,10 @@ def test_a_label_or_annotation_of_the_charts_may_be_given_another_value(helm: He
     assert pod["labels"]["app.kubernetes.io/version"] == "9"
 
 
-NAMES = {"name", "namespace", "key", "secretName", "claimName", "cidr", "priorityClassName"}
+NAMES = {
+    *("name", "namespace", "key", "secretName", "claimName", "cidr", "priorityClassName"),
+    *("storageClassName", "image"),
+}
 
 
 def texts(value: object) -> Iterator[tuple[str, object]]:
@@ -242,6 +245,20 @@ def test_what_is_there_already_may_be_called_anything(helm: Helm) -> None:
     assert [pair for pair in found if not isinstance(pair[1], str)] == []
     said = {value for _, value in found}
     assert {"1234", "123", "12e3", "on", "999", "1e3", "4242", "07", "::/0", "100", "1e2"} <= said
+
+
+def test_a_storage_class_may_be_called_anything(helm: Helm) -> None:
+    given = {
+        "fullnameOverride": "true",
+        "database": {"inChart": {"image": "1234", "storage": {"storageClassName": "123"}}},
+        "redis": {"inChart": {"image": "12"}},
+        "files": {"volume": {"storageClassName": "1e3"}},
+        "monitoring": {"prometheusRule": {"create": "always"}},
+    }
+    found = [pair for item in helm.render(given) for pair in texts(item)]
+    assert [pair for pair in found if not isinstance(pair[1], str)] == []
+    wanted = {("storageClassName", "123"), ("storageClassName", "1e3"), ("image", "1234")}
+    assert wanted <= set(found)
 
 
 def test_images_may_be_on_any_registry_and_port(helm: Helm) -> None:
