@@ -16,7 +16,7 @@ from e2e.cluster.api_server import ApiServer
 from e2e.cluster.audit import Call
 from e2e.cluster.kubectl import Kubectl
 from tests.chart import rbac_table
-from tests.chart.chart import CHART, ROOT, Helm, Manifest, named, of_kind, pods, rules
+from tests.chart.chart import CHART, ROOT, Helm, HelmError, Manifest, named, of_kind, pods, rules
 from tests.operator.runtime.test_operator import METRIC, batchjob, condition, llmservice
 from tests.support.operator_process import PATIENT_LEASE, OperatorProcess
 from tests.support.waiting import eventually
@@ -212,6 +212,32 @@ def test_an_upgrade_keeps_secrets_and_an_uninstall_keeps_data(
     kubectl.run("patch", "secret", "weir-redis", f"--patch={json.dumps(own)}")
     helm.run("upgrade", "weir", CHART, *place, "--set", "redis.existingSecret=weir-redis")
     assert data_of(kubectl)["weir-redis"]["url"] != left["weir-redis"]["url"]
+
+
+def test_a_database_never_gets_a_password_that_is_not_its_own(
+    cluster_helm: Helm, api_server: ApiServer, namespace: str
+) -> None:
+    """The Secret is lost: the control plane was locked out, at its next restart, for good."""
+    kubectl = api_server.kubectl.inside(namespace)
+    place = ("--namespace", namespace, "--no-hooks")
+    apart = {"rbac": {"aggregateRoles": False}, "fullnameOverride": namespace}
+    name, claim = f"{namespace}-database", f"data-{namespace}-postgresql-0"
+    cluster_helm.run("install", "apart", CHART, *place, values=apart)
+    try:
+        assert eventually(lambda: kubectl.get("persistentvolumeclaim", claim))
+        before = data_of(kubectl)
+        kubectl.run("delete", "secret", name)
+        with pytest.raises(HelmError, match=f"Secret {name} has no password") as refused:
+            cluster_helm.run("upgrade", "apart", CHART, *place, values=apart)
+        assert claim in str(refused.value)
+
+        manifest = cluster_helm.run("get", "manifest", "apart", "--namespace", namespace)
+        kept = named([item for item in yaml.safe_load_all(manifest) if item], "Secret", name)
+        kubectl.apply(kept)
+        cluster_helm.run("upgrade", "apart", CHART, *place, values=apart)
+        assert data_of(kubectl) == before
+    finally:
+        cluster_helm.run("uninstall", "apart", *place)
 
 
 def hook_account(
