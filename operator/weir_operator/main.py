@@ -17,7 +17,7 @@ import structlog
 
 from weir_operator.assembly import Parts, assemble
 from weir_operator.cluster.connection import ConnectionSettingsError, configuration
-from weir_operator.cluster.errors import ClusterError
+from weir_operator.cluster.errors import ClusterError, ForbiddenError
 from weir_operator.cluster.resync import kinds_of, optional_kinds
 from weir_operator.cluster.watch import Watched, WatchThread, quiet_kopf
 from weir_operator.control_plane.progress import Progress
@@ -77,6 +77,7 @@ class Operator:
         self._synced = asyncio.Event()
         self._look_now = asyncio.Event()
         self._waits_for = "the API server has not been reached yet"
+        self._blind: str | None = None  # what may not be listed any more
         self._watch: WatchThread | None = None
         self._watched: tuple[Watched, ...] = ()
         self._watching = False
@@ -97,7 +98,7 @@ class Operator:
         """Why it cannot take over. A standby that has seen everything is ready."""
         if not self._synced.is_set():
             return self._waits_for
-        return None if self._watching else "watches are down"
+        return self._blind or (None if self._watching else "watches are down")
 
     async def run(self) -> None:
         """Runs until `stop`.
@@ -167,11 +168,15 @@ class Operator:
                 await self._look()
             except ClusterError as error:
                 self._waits_for = str(error)
+                if isinstance(
+                    error, ForbiddenError
+                ):  # no outage, which passes: somebody has to act
+                    self._blind = str(error)
                 log.warning("cluster.waits", reason=str(error))
                 await asyncio.sleep(random.uniform(pause_s / 2, pause_s))
                 pause_s = min(WAIT_MOST_S, pause_s * 2)
             else:
-                pause_s = WAIT_FIRST_S
+                pause_s, self._blind = WAIT_FIRST_S, None
                 await self._until_due(settings.resync_s * random.uniform(0.9, 1.0))
 
     async def _until_due(self, delay_s: float) -> None:

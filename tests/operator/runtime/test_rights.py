@@ -70,7 +70,11 @@ def world(
         folder,
         kubeconfig=api_server.user_kubeconfig(USER),
         control_plane_url=controlplane.url,
-        settings={**PATIENT_LEASE, "CONTROL_PLANE_TOKEN_FILE": str(data / "admin.key")},
+        settings={
+            **PATIENT_LEASE,
+            "CONTROL_PLANE_TOKEN_FILE": str(data / "admin.key"),
+            "RESYNC_S": "1",
+        },
     )
     try:
         controlplane.start()
@@ -141,3 +145,13 @@ def test_a_deletion_that_waits_for_a_right_says_so_and_is_done_later(
     rights()
     assert eventually(lambda: is_gone(kubectl)), world.operator
     assert len(kubectl.list("events", told)) == 1
+
+
+def test_who_may_not_list_any_more_is_not_ready_and_says_why(world: World, rights: Rights) -> None:
+    """It was ready all the time, and saw neither new pods nor that objects had gone."""
+    rights(("pods", "list"), ("pods", "watch"))
+    operator = world.operator
+    assert eventually(lambda: "pods is forbidden" in operator.get("readyz")), operator
+    assert operator.leads()
+    rights()
+    assert eventually(operator.ready), operator
