@@ -15,6 +15,8 @@ MOST_SHARE = 0.4
 # Share of the tolerance that is spent on the delay that offline work causes; the rest is for what
 # it costs unseen (caches, more overlap of online requests).
 _TOLERANCE_SHARE = 0.65
+# How much of the time has prompts is known over about this long.
+_PROMPTS_S = 60.0
 # A step shorter than this many fixed costs wastes more than it computes.
 SHORTEST_STEPS = 2.0
 # Share of the affordable wait that steps beside decoders plan with: the decoders that longer steps
@@ -51,12 +53,15 @@ class MeanTtftAccount(QuietAccount):
     offline work) spreads over the coming requests. The best length at that price is the one at
     which the step costs w a second, w + sqrt(w^2 + S0^2); below twice the fixed cost c0 it is 2 c0,
     taken only when enough has accrued, and so it is for any w below c0. With an online prefill
-    present, offline work waits. The tolerance is what the SLO leaves over the latency of online
-    traffic alone: the measured mean less the delay that offline work caused, and no less than the
-    reference where there is one. So a burst of online requests earns nothing, and on a machine that
-    has become slower there is less to spend. What is measured fades with time where it is above a
-    new account's: the mean is over minutes, however few requests come in them. A minute without
-    online requests ends what keeps offline work out: debts, such a mean, a tolerance of nothing.
+    present, offline work waits. Who is delayed delays those behind, until the prompts have caught
+    up: where prompts take a share of the time, 1 / (1 - share) requests wait for it, so no more of
+    the tolerance is spent than the part of the time that they leave. The tolerance is what the SLO
+    leaves over the latency of online traffic alone: the measured mean less the delay that offline
+    work caused, and no less than the reference where there is one. So a burst of online requests
+    earns nothing, and on a machine that has become slower there is less to spend. What is measured
+    fades with time where it is above a new account's: the mean is over minutes, however few
+    requests come in them. A minute without online requests ends what keeps offline work out: debts,
+    such a mean, a tolerance of nothing.
 
     Source: design, "TTFT SLO: a virtual online request is always present"; the length follows from
     maximising (1 - c0/S) at mean residual S/2 (Poisson arrivals see time averages).
@@ -75,6 +80,8 @@ class MeanTtftAccount(QuietAccount):
         self._last_s: float | None = None
         self._quiet_since_s = 0.0
         self._least_wait_s = 0.0
+        self._with_prompts = False
+        self._prompts_share = 0.0
 
     def set_objective(self, threshold_s: float, reference_s: float | None) -> None:
         """Replaces the objective, whose parts are as in ``Slo``.
@@ -97,7 +104,7 @@ class MeanTtftAccount(QuietAccount):
 
     @property
     def _share_s(self) -> float:
-        return _TOLERANCE_SHARE * self.tolerance_s
+        return min(_TOLERANCE_SHARE, 1 - self._prompts_share) * self.tolerance_s
 
     @property
     def wait_s(self) -> float:
@@ -112,6 +119,7 @@ class MeanTtftAccount(QuietAccount):
         """As long as the affordable wait pays for, or twice the fixed cost in turns."""
         if load.prefills or load.decoders:
             self._quiet_since_s = load.now_s
+        self._with_prompts = load.prefills > 0
         quiet_s = load.now_s - self._quiet_since_s
         self._least_wait_s = _QUIET_SHARE * self._threshold_s if quiet_s >= FORGET_S else 0.0
         if load.prefills:
@@ -134,6 +142,7 @@ class MeanTtftAccount(QuietAccount):
         # What leaves more than a new account knows of is kept: a night does not undo a good day.
         self._alone_s = min(self._alone_s, self._first_alone_s)
         self._bank.level_s = 0.0
+        self._prompts_share = 0.0
 
     def _fade(self, passed_s: float) -> None:
         """Has what is known beforehand weigh more beside what was measured longer ago."""
@@ -149,7 +158,9 @@ class MeanTtftAccount(QuietAccount):
         """Charges the step's residual and accrues the time that passed."""
         wait_s = self.wait_s
         if self._last_s is not None:
-            self._accrued_s2 += wait_s * max(0.0, times.ended_s - self._last_s)
+            passed_s = max(0.0, times.ended_s - self._last_s)
+            self._accrued_s2 += wait_s * passed_s
+            self._learn_prompts(min(times.duration_s, passed_s), passed_s)
         self._last_s = times.ended_s
         if times.offline:
             # A pause of the machine is no step: what it cost is measured, and nobody waits longer
@@ -159,6 +170,14 @@ class MeanTtftAccount(QuietAccount):
             self._accrued_s2 -= min(cost_s2, self._threshold_s**2 / 2)
         # Credit of idle times is not hoarded: it would come out as one long step.
         self._accrued_s2 = min(self._accrued_s2, wait_s * max(wait_s, 0.02))
+
+    def _learn_prompts(self, step_s: float, passed_s: float) -> None:
+        """The last step took ``step_s`` of the time that passed."""
+        if passed_s <= 0:
+            return
+        share = step_s / passed_s if self._with_prompts else 0.0
+        weight = 1 - exp(-passed_s / _PROMPTS_S)
+        self._prompts_share += (share - self._prompts_share) * weight
 
     def on_first_token(self, ttft_s: float, offline_delay_s: float) -> None:
         """Banks the difference of the delay to the share of the tolerance."""

@@ -106,6 +106,29 @@ class TestMeanTtft:
         account = MeanTtftAccount(slo(Metric.TTFT, "mean", 0.2, reference_s=0.1))
         assert account.step_limit(load()).seconds == pytest.approx(2 * 0.65 * 0.1)
 
+    @pytest.mark.parametrize(("share", "spent"), [(0.2, 0.65), (0.35, 0.65), (0.7, 0.3)])
+    def test_where_prompts_take_most_of_the_time_what_they_leave_of_it_is_spent(
+        self, share: float, spent: float
+    ) -> None:
+        """Worked example: behind prompts for 0.7 of the time 1 / 0.3 requests wait for a delay."""
+        account = MeanTtftAccount(slo(Metric.TTFT, "mean", 0.2, reference_s=0.1))
+
+        def step(start_s: float, duration_s: float, *, prompts: int) -> None:
+            account.step_limit(load(now_s=start_s, prefills=prompts, base_s=duration_s))
+            ended_s = start_s + duration_s
+            account.on_step(
+                StepTimes(ended_s=ended_s, duration_s=duration_s, base_s=duration_s, offline=False)
+            )
+
+        for second in range(600):
+            step(second, share, prompts=1)
+            step(second + share, 1 - share, prompts=0)
+        assert account.wait_s == pytest.approx(min(0.4 * 0.2, spent * 0.1), rel=0.01)
+        # A minute without online requests: nobody is behind anybody.
+        account.on_first_token(0.1, offline_delay_s=0.0)
+        account.step_limit(load(now_s=700.0))
+        assert account.wait_s == pytest.approx(0.65 * 0.1, rel=0.01)
+
     def test_beside_long_decodes_a_step_is_as_long_as_the_wait_pays_for(self) -> None:
         """At 0.85 of the wait, (S^2 - S0^2) / 2 S, and never below what idle steps get."""
         account = MeanTtftAccount(slo(Metric.TTFT, "mean", 0.2, reference_s=0.1))
