@@ -27,6 +27,7 @@ RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 BROKEN = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ConnectTimeout)
 REPEATS = "X-Stainless-Retry-Count"  # as OpenAI's clients say that they sent a call before
 SERVER_ERROR = 500
+FILE_CONTENT = "application/octet-stream"
 TIMEOUT = httpx.Timeout(connect=10, read=120, write=120, pool=10)
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -110,7 +111,11 @@ class Api:
 
     @contextmanager
     def file_content(self, file_id: str) -> Iterator[tuple[int | None, Iterator[bytes]]]:
-        """The size of a file in bytes, if known, and its content piece by piece."""
+        """The size of a file in bytes, if known, and its content piece by piece.
+
+        Raises:
+            UnavailableError: what is answered is no file, as a proxy's page.
+        """
         with (
             self._transport_errors(),
             self._http.stream("GET", f"/v1/files/{file_id}/content") as response,
@@ -118,6 +123,8 @@ class Api:
             if not response.is_success:
                 response.read()
                 raise self._refused(response)
+            if response.headers.get("content-type") != FILE_CONTENT:
+                raise self._strange()
             length = response.headers.get("content-length")
             yield int(length) if length else None, response.iter_bytes(1 << 16)
 

@@ -17,7 +17,7 @@ import pytest
 from typing_extensions import override
 
 from weir_cli import batch as batch_module
-from weir_cli.api import Api
+from weir_cli.api import FILE_CONTENT, Api
 from weir_cli.errors import CliError, ExitStatus, UnavailableError
 from weir_cli.main import main
 from weir_cli.models import Batch
@@ -84,6 +84,10 @@ def input_file(tmp_path: Path) -> Path:
 
 def ok(body: object) -> httpx.Response:
     return httpx.Response(200, json=body)
+
+
+def content(of_a_file: bytes) -> httpx.Response:
+    return httpx.Response(200, content=of_a_file, headers={"content-type": FILE_CONTENT})
 
 
 def refusal(status: int, **error: object) -> httpx.Response:
@@ -257,8 +261,8 @@ def test_cancel_asks_by_post(server: Server, capsys: pytest.CaptureFixture[str])
 def test_results_write_both_files_whole(server: Server, tmp_path: Path) -> None:
     files = {"output_file_id": "file-out", "error_file_id": "file-err"}
     server.on("GET /v1/batches/batch_1", ok(batch("completed", **files)))
-    server.on("GET /v1/files/file-out/content", httpx.Response(200, content=b"out\n"))
-    server.on("GET /v1/files/file-err/content", httpx.Response(200, content=b"err\n"))
+    server.on("GET /v1/files/file-out/content", content(b"out\n"))
+    server.on("GET /v1/files/file-err/content", content(b"err\n"))
     out, err = tmp_path / "out.jsonl", tmp_path / "err.jsonl"
     assert main(["batch", "results", "batch_1", "-o", str(out), "--errors", str(err)]) == 0
     assert (out.read_bytes(), err.read_bytes()) == (b"out\n", b"err\n")
@@ -269,7 +273,7 @@ def test_results_write_both_files_whole(server: Server, tmp_path: Path) -> None:
 def results_of(server: Server) -> Callable[[Path], int]:
     """`weir batch results -o`, of a batch whose output is ``out``."""
     server.on("GET /v1/batches/batch_1", ok(batch("completed", output_file_id="file-out")))
-    server.on("GET /v1/files/file-out/content", httpx.Response(200, content=b"out\n"))
+    server.on("GET /v1/files/file-out/content", content(b"out\n"))
     return lambda target: main(["batch", "results", "batch_1", "-o", str(target)])
 
 
@@ -321,12 +325,31 @@ def test_results_that_cannot_be_had_leave_no_file(
     assert "error: refused (404): no such file" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("target", [("-o", "out.jsonl"), ()])
+def test_a_page_of_a_proxy_is_no_results(
+    server: Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    target: tuple[str, ...],
+) -> None:
+    """It was written in their place, and the command ended as if all was done."""
+    monkeypatch.chdir(tmp_path)
+    server.on("GET /v1/batches/batch_1", ok(batch("completed", output_file_id="file-out")))
+    server.on("GET /v1/files/file-out/content", httpx.Response(200, html="<html>Sign in</html>"))
+    assert main(["batch", "results", "batch_1", *target]) == ExitStatus.REFUSED
+    assert list(tmp_path.iterdir()) == []
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "http://weir.test:8080 does not answer like a Weir control plane" in captured.err
+
+
 def test_results_go_to_stdout_and_say_that_lines_failed(
     server: Server, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     files = {"output_file_id": "file-out", "error_file_id": "file-err"}
     server.on("GET /v1/batches/batch_1", ok(batch("completed", **files)))
-    server.on("GET /v1/files/file-out/content", httpx.Response(200, content=b"out\n"))
+    server.on("GET /v1/files/file-out/content", content(b"out\n"))
     assert main(["batch", "results", "batch_1"]) == 0
     captured = capfdbinary.readouterr()
     assert captured.out == b"out\n"
@@ -339,7 +362,7 @@ def test_results_of_a_batch_that_did_not_complete_are_fetched_and_tell_so(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], status: str, file: str
 ) -> None:
     server.on("GET /v1/batches/batch_1", ok(batch(status, **{file: "file-1"})))
-    server.on("GET /v1/files/file-1/content", httpx.Response(200, content=b"some\n"))
+    server.on("GET /v1/files/file-1/content", content(b"some\n"))
     flag = "-o" if file == "output_file_id" else "--errors"
     path = tmp_path / "fetched.jsonl"
     assert main(["batch", "results", "batch_1", flag, str(path)]) == ExitStatus.FAILED
