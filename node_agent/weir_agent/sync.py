@@ -27,7 +27,7 @@ from weir_agent.policy import Lease
 log = structlog.get_logger(__name__)
 
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.5, 10.0
-MOST_NEXT_SYNC_S = 60.0
+LEAST_NEXT_SYNC_S, MOST_NEXT_SYNC_S = 0.1, 60.0
 MOST_RETURNED, MOST_DEATHS = 256, 16  # in one call; the next one brings the rest
 STALE_INCARNATION = "stale_incarnation"
 
@@ -88,7 +88,7 @@ class SyncLoop:
         # Online requests are served meanwhile; what the reply says is then done at once.
         await self._parts.work.read_ahead((*reply.adopted, *reply.chunks))
         self._apply(request, reply, sent_s)
-        return min(reply.next_sync_s, MOST_NEXT_SYNC_S)
+        return bounded_pause_s(reply.next_sync_s)
 
     def _request(self) -> wire.SyncRequest:
         parts = self._parts
@@ -146,3 +146,8 @@ class SyncLoop:
         if first:
             log.info("sync.joined", incarnation=reply.incarnation, adopted=len(reply.adopted))
             work.keep_adopted()
+
+
+def bounded_pause_s(asked_s: float) -> float:
+    """The pause that a reply asks for, never so short or long that the agent is of no use."""
+    return min(max(asked_s, LEAST_NEXT_SYNC_S), MOST_NEXT_SYNC_S)
