@@ -181,7 +181,7 @@ class Api:
             raise self._refused(response)
         try:
             answer = response.json() if response.content else {}
-        except ValueError:
+        except (ValueError, RecursionError):
             answer = None
         if not isinstance(answer, dict):
             raise self._strange()
@@ -287,7 +287,7 @@ def _error_message(response: httpx.Response) -> str | None:
         error = response.json()["error"]
         message, param = str(error["message"]), error.get("param")
         return f"{param}: {message}" if param and not message.startswith(param) else message
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 

@@ -184,7 +184,7 @@ class HttpControlPlane:
         )
         try:
             return str(response.json()["upload_id"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ControlPlaneError(f"upload: unreadable reply: {error}", retry=True) from error
 
     async def commit(self, chunk_id: str, request: wire.CommitRequest) -> wire.CommitReply:
@@ -234,7 +234,7 @@ def _input_line(record: bytes) -> wire.InputLine:
     # What users wrote: pydantic's own parser refuses text that is no Unicode, and depth.
     try:
         given = json.loads(record)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ControlPlaneError(f"InputLine: {error}", retry=True, code=UNREADABLE) from None
     return _validated(wire.InputLine, wire.InputLine.model_validate, given)
 
@@ -261,7 +261,7 @@ def _error_of(response: httpx.Response) -> tuple[str, str]:
     try:
         error = json.loads(response.content)["error"]
         return str(error.get("code") or ""), str(error.get("message"))[:MAX_ERROR_CHARACTERS]
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return "", response.reason_phrase
 
 

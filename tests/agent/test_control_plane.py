@@ -50,10 +50,10 @@ async def test_a_wrong_key_is_told_with_its_setting(status: int, setting: str) -
 @pytest.mark.parametrize("status", [302, 308, 400, 404, 405, 409, 410, 413, 422])
 async def test_what_a_proxy_says_is_no_verdict(status: int) -> None:
     """Results are kept until the control plane itself says what becomes of them (§8 rule 3)."""
-    page = httpx.Response(status, content=b"<html>default backend</html>")
-    with pytest.raises(ControlPlaneError) as refusal:
-        await lines_of(page)
-    assert refusal.value.retry
+    for page in (b"<html>default backend</html>", b"[" * 100_000):
+        with pytest.raises(ControlPlaneError) as refusal:
+            await lines_of(httpx.Response(status, content=page))
+        assert refusal.value.retry
     told = httpx.Response(404, json={"error": {"message": "no", "code": "stale_lease"}})
     with pytest.raises(ControlPlaneError) as refusal:
         await lines_of(told)
@@ -77,7 +77,13 @@ async def test_a_sync_whose_answer_trickles_ends_in_time() -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"<html>a proxy</html>", b"7\n", b'{"line": 0, "url": "/v1", "body": {}}\n']
+    "content",
+    [
+        b"<html>a proxy</html>",
+        b"7\n",
+        b'{"line": 0, "url": "/v1", "body": {}}\n',
+        b"[" * 100_000,
+    ],
 )
 async def test_a_page_that_cannot_be_read_is_asked_for_again(content: bytes) -> None:
     with pytest.raises(ControlPlaneError) as refusal:

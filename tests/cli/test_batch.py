@@ -606,6 +606,8 @@ def test_a_key_with_other_characters_is_refused_unseen(
             "refused (400): limit: too many",
         ),
         (refusal(503), ExitStatus.REFUSED, "remedy: try again in a minute"),
+        (httpx.Response(502, content=b"[" * 100_000), ExitStatus.REFUSED, "refused (502): [["),
+        (httpx.Response(200, content=b"[" * 100_000), ExitStatus.REFUSED, "does not answer like"),
         (httpx.Response(500, text="<html>"), ExitStatus.REFUSED, "refused (500): <html>"),
         (ok([]), ExitStatus.REFUSED, "does not answer like a Weir control plane"),
         (ok({"data": [{}]}), ExitStatus.REFUSED, "does not answer like a Weir control plane"),

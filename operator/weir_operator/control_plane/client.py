@@ -225,7 +225,7 @@ def _outcome(error: ControlPlaneError) -> str:
 def _object(name: str, content: bytes) -> Json:
     try:
         found = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ControlPlaneError(f"{name}: the answer is not JSON", code=UNREADABLE) from error
     if not isinstance(found, dict):
         raise ControlPlaneError(f"{name}: the answer is no JSON object", code=UNREADABLE)
@@ -268,7 +268,7 @@ def _error_of(response: httpx.Response) -> tuple[str, str]:
         error = json.loads(response.content)["error"]
         code = str(error.get("code") or f"http_{status}")
         message = str(error.get("message"))
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         code = FOREIGN_ANSWER
         message = f"{status} {response.reason_phrase}, said by something before the control plane"
     return code, message[:MAX_ERROR_CHARACTERS]

@@ -170,7 +170,7 @@ def test_what_was_refused_to_an_object_that_is_gone_counts_for_no_namesake() -> 
 
 
 def answering(*answers: tuple[int, object], seen: list[dict[str, str]] | None = None) -> ASGIApp:
-    """An ASGI application that gives these answers in turn, the last one for ever."""
+    """An ASGI application that gives these answers in turn, the last one for ever; bytes as is."""
     left = list(answers)
 
     async def app(
@@ -185,7 +185,7 @@ def answering(*answers: tuple[int, object], seen: list[dict[str, str]] | None = 
             headers = {name.decode(): value.decode() for name, value in scope["headers"]}
             seen.append({"path": scope["path"], "query": scope["query_string"].decode(), **headers})
         status, body = left.pop(0) if len(left) > 1 else left[0]
-        content = json.dumps(body).encode()
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
         head = [(b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": status, "headers": head})
         await send({"type": "http.response.body", "body": content})
@@ -385,10 +385,14 @@ async def test_an_unknown_batch_is_an_answer_and_another_404_is_not(
 async def test_what_a_proxy_says_is_not_taken_for_the_control_planes_word(
     serve_app: Serve, client_to: Callable[..., ControlPlaneClient]
 ) -> None:
-    async with serve_app(answering((413, "<html>Request Entity Too Large</html>"))) as url:
-        with pytest.raises(ControlPlaneError, match="before the control plane") as raised:
+    for page in (b"<html>Request Entity Too Large</html>", b"[" * 100_000):
+        async with serve_app(answering((413, page))) as url:
+            with pytest.raises(ControlPlaneError, match="before the control plane") as raised:
+                await client_to(url).job("u1")
+        assert raised.value.code == "foreign_answer"
+    async with serve_app(answering((200, b"[" * 100_000))) as url:
+        with pytest.raises(ControlPlaneError, match="the answer is not JSON"):
             await client_to(url).job("u1")
-    assert raised.value.code == "foreign_answer"
 
 
 async def test_an_answer_that_lacks_a_field_is_no_answer(
