@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from urllib.parse import unquote_to_bytes
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
@@ -13,6 +15,9 @@ from weir_controlplane.errors import InvalidRequestError
 MAX_FIELD_BYTES = 4096
 MAX_PARTS = 20
 MAX_HEADER_BYTES = 8192
+_EXTENDED_FILENAME = re.compile(
+    rb";\s*filename\*\s*=\s*\"?([\w-]+)'[\w-]*'([^\s;\"]*)", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +78,18 @@ class _Collector:
         self._header_name = self._header_value = b""
 
     def on_headers_finished(self) -> None:
-        _, options = parse_options_header(self._headers.get("content-disposition", b""))
+        disposition = self._headers.get("content-disposition", b"")
+        _, options = parse_options_header(disposition)
         self._name = options.get(b"name", b"").decode("utf-8", "replace")
-        filename = options.get(b"filename")
+        plain = options.get(b"filename")
+        filename = (
+            _extended_filename(disposition) if plain is None else plain.decode("utf-8", "replace")
+        )
         if filename is None:
             self._field = bytearray()
             return
         self._field = None
-        self.events.append(FileBegin(self._name, filename.decode("utf-8", "replace")))
+        self.events.append(FileBegin(self._name, filename))
 
     def on_part_data(self, data: bytes, start: int, end: int) -> None:
         if self._field is None:
@@ -102,6 +111,15 @@ class _Collector:
     def _bound(self) -> None:
         if len(self._header_name) + len(self._header_value) > MAX_HEADER_BYTES:
             raise InvalidRequestError("a part of the form has an endless header")
+
+
+def _extended_filename(disposition: bytes) -> str | None:
+    """A name as RFC 5987 writes it, which some clients send alone where it is not ASCII."""
+    found = _EXTENDED_FILENAME.search(disposition)
+    if found is None:
+        return None
+    encoding = "latin-1" if found[1].lower() == b"iso-8859-1" else "utf-8"
+    return unquote_to_bytes(found[2]).decode(encoding, "replace")
 
 
 async def form_events(content_type: str, body: AsyncIterator[bytes]) -> AsyncIterator[Event]:
