@@ -15,10 +15,10 @@ from weir_controlplane.dispatch import metrics as dispatch
 from weir_controlplane.eta import metrics as eta
 from weir_controlplane.levels import Current
 from weir_controlplane.services import Services, ServicesDep
-from weir_controlplane.store.database import OUTAGES
+from weir_controlplane.store.database import OUTAGES, is_read_only
 
 READY_WITHIN_S = 2.0
-DATABASE_UP = Gauge("weir_controlplane_database_up", "1 while the database answers this replica.")
+DATABASE_UP = Gauge("weir_controlplane_database_up", "1 while this replica can use the database.")
 _LEVELS = (agents.LEVELS, batches.LEVELS, dispatch.LEVELS, eta.LEVELS)
 router = APIRouter()
 
@@ -31,11 +31,14 @@ async def healthz() -> dict[str, str]:
 
 @router.get("/readyz")
 async def readyz(services: ServicesDep) -> JSONResponse:
-    """The database answers."""
+    """The database answers, and may be written to."""
     error = await _outage(services)
     if error is not None:
         return JSONResponse(
-            {"status": "not ready", "database": type(error).__name__},
+            {
+                "status": "not ready",
+                "database": "read-only" if is_read_only(error) else type(error).__name__,
+            },
             status_code=503,
             headers={"Retry-After": "5"},
         )
@@ -55,10 +58,13 @@ async def metrics(services: ServicesDep) -> PlainTextResponse:
 
 
 async def _outage(services: Services) -> Exception | None:
-    """Why the database does not answer within `READY_WITHIN_S`; None when it does."""
+    """Why the database is of no use within `READY_WITHIN_S`; None when it is.
+
+    One that is read-only is of none: no batch gets on, and no agent gets or hands in work.
+    """
     try:
         async with asyncio.timeout(READY_WITHIN_S):
-            await services.database.now_s()
+            await services.database.check()
     except OUTAGES as error:
         return error
     return None

@@ -157,6 +157,41 @@ async def test_a_database_that_may_be_written_to_again_is_written_to() -> None:
         server.close()
 
 
+@pytest.mark.postgres
+async def test_a_read_only_database_is_as_good_as_none(tmp_path: Path) -> None:
+    """Nothing could be done, and replicas stayed ready; one that started ended with SQL."""
+    server = PostgresServer()
+    try:
+        name = server.create_database()
+        settings = make_settings(tmp_path, server.url(name))
+        async with running(settings) as plane, plane.client("x") as raw:
+
+            async def read_only() -> bool:
+                answer = await raw.get("/readyz")
+                return answer.status_code == 503 and answer.json()["database"] == "read-only"
+
+            async def usable() -> bool:
+                is_ready = (await raw.get("/readyz")).status_code == 200
+                return is_ready and f"{UP} 1.0" in (await raw.get("/metrics")).text
+
+            assert await usable()
+            server.psql(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+            await plane.services.database.engine.dispose()
+            await eventually(read_only)
+            assert f"{UP} 0.0" in (await raw.get("/metrics")).text
+            other = Database(server.url(name))
+            with pytest.raises(ConnectionError, match="database_url: is read-only"):
+                await other.open()
+            opening = asyncio.create_task(other.open(wait_s=120))
+            await asyncio.sleep(0)
+            server.psql(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+            await opening
+            await other.close()
+            await eventually(usable)
+    finally:
+        server.close()
+
+
 async def forget_keys(database: Database) -> None:
     async with database.transaction() as session:
         await session.execute(delete(ApiKey))

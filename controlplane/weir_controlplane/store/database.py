@@ -13,7 +13,7 @@ from typing import Any
 
 import asyncpg
 import structlog
-from sqlalchemy import Connection, ExceptionContext, event, make_url, select
+from sqlalchemy import Connection, ExceptionContext, event, false, make_url, select
 from sqlalchemy.exc import (
     DataError,
     DBAPIError,
@@ -26,6 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.migrate import migrate
+from weir_controlplane.store.models import SchemaInfo
 from weir_controlplane.store.process_lock import ProcessLock
 
 _SQLITE_PRAGMAS = (
@@ -38,6 +39,8 @@ _WRITES = "weir_writes"
 _IDLE_SINCE = "weir_idle_since"
 _FRESH_S = 1.0
 _READ_ONLY = asyncpg.ReadOnlySQLTransactionError.sqlstate
+# Refused where nothing may be written, and neither writes nor locks anything.
+_MAY_WRITE = select(SchemaInfo.level).where(false()).with_for_update()
 _JOIN_S = 5.0
 _ASK_AGAIN_S = 1.0
 _NOT_YET = (OSError, asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError)
@@ -60,6 +63,11 @@ def is_refusal(error: Exception) -> bool:
     """Whether the database refused a value: SQLAlchemy does not class asyncpg's errors so far."""
     driver = getattr(getattr(error, "orig", None), "__cause__", None)
     return isinstance(driver, asyncpg.DataError | ValueError)
+
+
+def is_read_only(error: Exception) -> bool:
+    """Whether the database answers, and may not be written to."""
+    return bool(getattr(getattr(error, "orig", None), "sqlstate", None) == _READ_ONLY)
 
 
 class Database:
@@ -100,7 +108,7 @@ class Database:
         Raises:
             DatabaseInUseError: another process holds this SQLite database.
             SchemaTooNewError: the schema no longer supports this release.
-            ConnectionError: the server does not answer in time.
+            ConnectionError: the server does not answer in time, or may not be written to.
             ValueError: it refuses what the URL says.
         """
         if self._lock is not None:
@@ -120,10 +128,14 @@ class Database:
                 async with self.transaction() as session:
                     connection = await session.connection()
                     await connection.run_sync(migrate)
-            except _NOT_YET as error:
+                    await session.execute(_MAY_WRITE)
+            except (*_NOT_YET, DBAPIError) as error:
+                why = _why_not_yet(error)
+                if why is None:
+                    raise
                 if time.monotonic() >= deadline_s:
-                    raise ConnectionError(f"database_url: cannot be reached: {error}") from error
-                _log.warning("database_awaited", error=str(error))
+                    raise ConnectionError(f"database_url: {why}") from error
+                _log.warning("database_awaited", error=why)
                 await asyncio.sleep(_ASK_AGAIN_S)
             else:
                 return
@@ -164,6 +176,14 @@ class Database:
         async with AsyncSession(self.engine, expire_on_commit=False) as session:
             yield session
 
+    async def check(self) -> None:
+        """Returns if the database answers and may be written to, else raises one of `OUTAGES`.
+
+        An embedded one that may only be read is not told from others.
+        """
+        async with self.read() as session:
+            await session.execute(_MAY_WRITE)
+
     async def now_s(self) -> float:
         """The database's clock: seconds since 1970."""
         async with self.read() as session:
@@ -181,6 +201,13 @@ class Database:
 async def clock_s(session: AsyncSession) -> float:
     """The database's clock inside a transaction: seconds since 1970."""
     return (await session.execute(select(db_now()))).scalar_one()
+
+
+def _why_not_yet(error: Exception) -> str | None:
+    """What a start waits for; None of an error that waiting does not mend."""
+    if is_read_only(error):
+        return "is read-only: a control plane needs the primary, with writing allowed"
+    return f"cannot be reached: {error}" if isinstance(error, _NOT_YET) else None
 
 
 def _ask_idle_connections(engine: AsyncEngine) -> None:
