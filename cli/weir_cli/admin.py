@@ -87,8 +87,8 @@ def revoke_key(
 ) -> None:
     """Revoke a key; it stops working at once."""
     with connected(url, api_key) as api:
-        api.revoke_key(key_id)
-        out.print(f"{key_id}: revoked", markup=False)
+        revoked = api.revoke_key(key_id)
+        out.print(f"{revoked.id}: revoked", markup=False)
 
 
 @keys_app.command("list")

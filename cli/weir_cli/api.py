@@ -17,7 +17,7 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from weir_cli.errors import CliError, ExitStatus, RefusedError, UnavailableError
-from weir_cli.models import ApiKey, Batch, KeyRequest, NewApiKey, Tenant
+from weir_cli.models import ApiKey, Batch, KeyRequest, NewApiKey, StoredFile, Tenant
 from weir_cli.no_answer import remedy_for
 from weir_cli.settings import ClientSettings
 
@@ -77,7 +77,7 @@ class Api:
         answer = self._once(
             "POST", "/v1/files", data={"purpose": "batch"}, files={"file": (name, content)}
         )
-        return str(answer.get("id"))
+        return self.parsed(StoredFile, answer).id
 
     def delete_file(self, file_id: str) -> None:
         """Deletes a file."""
@@ -148,9 +148,9 @@ class Api:
         """All keys."""
         return self._listed(ApiKey, self.call("GET", "/admin/v1/keys"))
 
-    def revoke_key(self, key_id: str) -> None:
-        """Revokes a key."""
-        self.call("DELETE", f"/admin/v1/keys/{_segment(key_id)}")
+    def revoke_key(self, key_id: str) -> ApiKey:
+        """The key, revoked."""
+        return self.parsed(ApiKey, self.call("DELETE", f"/admin/v1/keys/{_segment(key_id)}"))
 
     def call(self, method: str, path: str, **options: Any) -> dict[str, Any]:  # noqa: ANN401
         """The JSON answer of a call that is safe to repeat; ``options`` as in httpx.

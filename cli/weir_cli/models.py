@@ -60,6 +60,12 @@ class Batch(BaseModel):
         return self.request_counts or RequestCounts()
 
 
+class StoredFile(BaseModel):
+    """A file that was uploaded."""
+
+    id: str
+
+
 class ApiKey(BaseModel):
     """An API key without its secret. Times are seconds since the epoch."""
 

@@ -649,6 +649,26 @@ def test_a_call_that_is_sent_on_has_done_nothing(
     assert "remedy: give --url or WEIR_URL" in captured.err
 
 
+@pytest.mark.parametrize("answer", [httpx.Response(200), ok({"status": "ok"})])
+@pytest.mark.parametrize("call", ["DELETE /admin/v1/keys/key_1", "POST /v1/files"])
+def test_what_does_not_say_what_was_done_has_done_nothing(
+    server: Server,
+    input_file: Path,
+    capsys: pytest.CaptureFixture[str],
+    call: str,
+    answer: httpx.Response,
+) -> None:
+    """A key was told to be revoked that goes on, and batches were made of a file `None`."""
+    server.on(call, answer)
+    is_upload = call.startswith("POST")
+    arguments = ["batch", "submit", str(input_file)] if is_upload else ["keys", "revoke", "key_1"]
+    assert main(arguments) == ExitStatus.REFUSED
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "does not answer like a Weir control plane" in captured.err
+    assert len(server.asked) == 1
+
+
 @pytest.mark.parametrize(
     "arguments",
     [["keys", "revoke", ""], ["batch", "status", ""], ["batch", "cancel", " "]],
