@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, le=(1 << 63) - 1)]  # more cannot be sent to an engine
 Seconds = Annotated[float, Field(allow_inf_nan=False)]
 ChunkId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,128}$")]  # names a folder
 AgentState = Literal["starting", "serving", "draining", "engine_down", "disk_full"]

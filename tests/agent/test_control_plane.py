@@ -77,6 +77,31 @@ async def test_a_sync_whose_answer_trickles_ends_in_time() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("lease_s", "NaN"),
+        ("lease_s", "-1"),
+        ("lease_s", "1e999"),
+        ("offline_kv_blocks", "-1"),
+        ("offline_kv_blocks", "9223372036854775808"),
+        ("offline_seq_slots", "1" + "0" * 400),
+        ("step_budget_s", "NaN"),
+    ],
+)
+async def test_a_policy_that_no_engine_can_be_given_is_named(name: str, value: str) -> None:
+    """Counts of more than 64 bits failed in the exchange with the engine, once a second."""
+    policy = {"lease_s": "10", "offline_kv_blocks": "1", "offline_seq_slots": "1", name: value}
+    members = ", ".join(f'"{member}": {number}' for member, number in policy.items())
+    content = f'{{"incarnation": 1, "policy": {{{members}}}}}'.encode()
+    transport = httpx.MockTransport(lambda _request: httpx.Response(200, content=content))
+    async with httpx.AsyncClient(base_url="http://weir.test", transport=transport) as client:
+        plane = HttpControlPlane(client, agent_id="agent-1", sync_timeout_s=60)
+        with pytest.raises(ControlPlaneError, match=rf"SyncReply\.policy\.{name}: ") as unreadable:
+            await plane.sync(SYNC)
+    assert unreadable.value.retry
+
+
+@pytest.mark.parametrize(
     "content",
     [
         b"<html>a proxy</html>",
