@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -356,15 +357,32 @@ async def test_an_api_server_that_is_away_is_asked_about_a_known_token_now_and_t
 
 
 async def test_an_outage_never_outlives_the_token() -> None:
-    async with reviewing() as (reviewer, fake, clock, wall):
+    async with reviewing() as (reviewer, fake, clock, _):
         token = pod_token(life_s=300)
         assert (await reviewer.bearer(token)) is not None
         fake.away = True
         clock.now_s += 90
         bearer = await reviewer.bearer(token)
         assert bearer is not None
-        assert bearer.expires_at is not None
-        wall.now_s = bearer.expires_at
+        clock.now_s += 211
+        with pytest.raises(OverloadedError):
+            await reviewer.bearer(token)
+
+
+@pytest.mark.parametrize("ahead_s", [-1e6, 1e6])
+async def test_a_replica_whose_clock_is_off_asks_no_more_than_others(ahead_s: float) -> None:
+    """Every call was a TokenReview, and an outage of the API server shut all agents out."""
+    async with reviewing() as (reviewer, fake, clock, wall):
+        wall.now_s = time.time() + ahead_s
+        token = pod_token(life_s=300)
+        for _second in range(50):
+            assert await reviewer.bearer(token) is not None
+            clock.now_s += 1
+        assert len(fake.asked) == 1
+        fake.away = True
+        clock.now_s += 60
+        assert await reviewer.bearer(token) is not None
+        clock.now_s += 200
         with pytest.raises(OverloadedError):
             await reviewer.bearer(token)
 

@@ -15,6 +15,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -51,13 +52,16 @@ class ReviewUnavailableError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Bearer:
-    """A ServiceAccount, and the pod that the token is bound to, if any. Seconds since 1970."""
+    """A ServiceAccount, and the pod that the token is bound to, if any.
+
+    ``lasts_s``: seconds from the answer to the end of the token, where that is known.
+    """
 
     namespace: str
     service_account: str
     pod_name: str | None
     pod_uid: str | None
-    expires_at: float | None
+    lasts_s: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +84,8 @@ class TokenReviewer:
         ca_file: certificate authority of the API server.
         token_file: our own ServiceAccount token, read again as the kubelet rotates it.
         audience: that a token must be made for.
-        clock_s: a monotonic clock; wall_clock_s: seconds since 1970, for a token's expiry.
+        clock_s: a monotonic clock.
+        wall_clock_s: seconds since 1970, for the end of a token where an answer has no date.
     """
 
     def __init__(
@@ -184,8 +189,8 @@ class TokenReviewer:
         bearer = answer.bearer
         if bearer is None:
             kept_s = min(kept_s, REFUSED_KEPT_S)
-        elif bearer.expires_at is not None and self._wall_clock_s() >= bearer.expires_at:
-            return False
+        elif bearer.lasts_s is not None:
+            kept_s = min(kept_s, bearer.lasts_s)
         return self._clock_s() - answer.at_s < kept_s
 
     async def _review(self, key: bytes, token: str) -> Bearer | None:
@@ -211,9 +216,10 @@ class TokenReviewer:
             if response.status_code != HTTPStatus.CREATED:
                 raise ReviewUnavailableError(f"the API server answers {response.status_code}")
             status = response.json()["status"]
+            now_s = _date_s(response) or self._wall_clock_s()
         except (httpx.HTTPError, OSError, ValueError, KeyError) as error:
             raise ReviewUnavailableError(f"{type(error).__name__}: {error}") from error
-        return _bearer(status, token, self._audience)
+        return _bearer(status, token, self._audience, now_s)
 
     def _http(self) -> httpx.AsyncClient:
         if self._client is None:
@@ -234,7 +240,15 @@ class TokenReviewer:
         return {"Authorization": f"Bearer {token}"}
 
 
-def _bearer(status: dict[str, Any], token: str, audience: str) -> Bearer | None:
+def _date_s(response: httpx.Response) -> float | None:
+    """When the API server answered, by the clock that decides when tokens end: ours may be off."""
+    try:
+        return parsedate_to_datetime(response.headers["date"]).timestamp()
+    except (KeyError, ValueError):
+        return None
+
+
+def _bearer(status: dict[str, Any], token: str, audience: str, now_s: float) -> Bearer | None:
     """The bearer that a TokenReview's status names, checked once more against what was asked."""
     if status.get("authenticated") is not True or audience not in status.get("audiences", ()):
         return None
@@ -243,12 +257,13 @@ def _bearer(status: dict[str, Any], token: str, audience: str) -> Bearer | None:
     if match is None:
         return None
     extra = user.get("extra", {})
+    expires_at = _expiry(token)
     return Bearer(
         namespace=match["namespace"],
         service_account=match["name"],
         pod_name=_only(extra.get(_POD_NAME)),
         pod_uid=_only(extra.get(_POD_UID)),
-        expires_at=_expiry(token),
+        lasts_s=None if expires_at is None else expires_at - now_s,
     )
 
 
