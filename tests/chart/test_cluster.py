@@ -25,6 +25,7 @@ from weir_operator.crds.__main__ import main as crds_command
 from weir_operator.planning.kinds import FINALIZER
 
 pytestmark = pytest.mark.kubernetes
+COMPONENT = "app.kubernetes.io/component"
 FORBIDDEN = (
     ("core", "secrets", "get"),
     ("core", "secrets", "list"),
@@ -236,6 +237,36 @@ def test_a_database_never_gets_a_password_that_is_not_its_own(
         kubectl.apply(kept)
         cluster_helm.run("upgrade", "apart", CHART, *place, values=apart)
         assert data_of(kubectl) == before
+    finally:
+        cluster_helm.run("uninstall", "apart", *place)
+
+
+def revisions(kubectl: Kubectl) -> dict[str, Any]:
+    """What the pods of each Deployment are made from."""
+    found = kubectl.list("deployments")
+    return {item["metadata"]["labels"][COMPONENT]: item["spec"]["template"] for item in found}
+
+
+def test_a_redis_with_a_new_password_restarts_with_its_clients(
+    cluster_helm: Helm, api_server: ApiServer, namespace: str
+) -> None:
+    """They went on with the old one; whichever started again first was shut out by the other."""
+    kubectl = api_server.kubectl.inside(namespace)
+    place = ("--namespace", namespace, "--no-hooks")
+    apart = {"rbac": {"aggregateRoles": False}, "fullnameOverride": namespace}
+    cluster_helm.run("install", "apart", CHART, *place, values=apart)
+    try:
+        before, key = revisions(kubectl), data_of(kubectl)[f"{namespace}-redis"]
+        cluster_helm.run("upgrade", "apart", CHART, *place, values=apart)
+        assert revisions(kubectl) == before
+        kubectl.run("delete", "secret", f"{namespace}-redis")
+        cluster_helm.run("upgrade", "apart", CHART, *place, values=apart)
+        assert data_of(kubectl)[f"{namespace}-redis"] != key
+        after = revisions(kubectl)
+        changed = {name for name, template in after.items() if template != before[name]}
+        assert changed == {"controlplane", "redis"}
+        cluster_helm.run("upgrade", "apart", CHART, *place, values=apart)
+        assert revisions(kubectl) == after
     finally:
         cluster_helm.run("uninstall", "apart", *place)
 

@@ -157,3 +157,19 @@ helm.sh/resource-policy: keep
 {{ get $secret.data .key | default "" | b64dec }}
 {{- end -}}
 {{- end }}
+
+{{/* The password of the small Redis, the same in every template of one rendering. */}}
+{{- define "weir.redisPassword" -}}
+{{- if not (hasKey .Values.redis "password") -}}
+{{- $kept := include "weir.kept" (dict "root" . "name" (include "weir.redisSecret" .) "key" "password") -}}
+{{- $_ := set .Values.redis "password" (default (randAlphaNum 40) $kept) -}}
+{{- end -}}
+{{ .Values.redis.password }}
+{{- end }}
+
+{{/* An annotation that differs when that password does: server and clients read it when they start. */}}
+{{- define "weir.redisChecksum" -}}
+{{- if and .Values.redis.enabled (not .Values.redis.existingSecret) -}}
+weir.dev/redis-password: {{ include "weir.redisPassword" . | sha256sum | trunc 16 | quote }}
+{{- end -}}
+{{- end }}
