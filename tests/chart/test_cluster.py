@@ -16,7 +16,7 @@ from e2e.cluster.api_server import ApiServer
 from e2e.cluster.audit import Call
 from e2e.cluster.kubectl import Kubectl
 from tests.chart import rbac_table
-from tests.chart.chart import CHART, ROOT, Helm, HelmError, Manifest, named, of_kind, pods, rules
+from tests.chart.chart import CHART, ROOT, Helm, Manifest, named, of_kind, pods, rules
 from tests.operator.runtime.test_operator import METRIC, batchjob, condition, llmservice
 from tests.support.operator_process import PATIENT_LEASE, OperatorProcess
 from tests.support.waiting import eventually
@@ -25,7 +25,6 @@ from weir_operator.crds.__main__ import main as crds_command
 from weir_operator.planning.kinds import FINALIZER
 
 pytestmark = pytest.mark.kubernetes
-COMPONENT = "app.kubernetes.io/component"
 FORBIDDEN = (
     ("core", "secrets", "get"),
     ("core", "secrets", "list"),
@@ -213,62 +212,6 @@ def test_an_upgrade_keeps_secrets_and_an_uninstall_keeps_data(
     kubectl.run("patch", "secret", "weir-redis", f"--patch={json.dumps(own)}")
     helm.run("upgrade", "weir", CHART, *place, "--set", "redis.existingSecret=weir-redis")
     assert data_of(kubectl)["weir-redis"]["url"] != left["weir-redis"]["url"]
-
-
-def test_a_database_never_gets_a_password_that_is_not_its_own(
-    cluster_helm: Helm, api_server: ApiServer, namespace: str
-) -> None:
-    """The Secret is lost: the control plane was locked out, at its next restart, for good."""
-    kubectl = api_server.kubectl.inside(namespace)
-    place = ("--namespace", namespace, "--no-hooks")
-    apart = {"rbac": {"aggregateRoles": False}, "fullnameOverride": namespace}
-    name, claim = f"{namespace}-database", f"data-{namespace}-postgresql-0"
-    cluster_helm.run("install", "apart", CHART, *place, values=apart)
-    try:
-        assert eventually(lambda: kubectl.get("persistentvolumeclaim", claim))
-        before = data_of(kubectl)
-        kubectl.run("delete", "secret", name)
-        with pytest.raises(HelmError, match=f"Secret {name} has no password") as refused:
-            cluster_helm.run("upgrade", "apart", CHART, *place, values=apart)
-        assert claim in str(refused.value)
-
-        manifest = cluster_helm.run("get", "manifest", "apart", "--namespace", namespace)
-        kept = named([item for item in yaml.safe_load_all(manifest) if item], "Secret", name)
-        kubectl.apply(kept)
-        cluster_helm.run("upgrade", "apart", CHART, *place, values=apart)
-        assert data_of(kubectl) == before
-    finally:
-        cluster_helm.run("uninstall", "apart", *place)
-
-
-def revisions(kubectl: Kubectl) -> dict[str, Any]:
-    """What the pods of each Deployment are made from."""
-    found = kubectl.list("deployments")
-    return {item["metadata"]["labels"][COMPONENT]: item["spec"]["template"] for item in found}
-
-
-def test_a_redis_with_a_new_password_restarts_with_its_clients(
-    cluster_helm: Helm, api_server: ApiServer, namespace: str
-) -> None:
-    """They went on with the old one; whichever started again first was shut out by the other."""
-    kubectl = api_server.kubectl.inside(namespace)
-    place = ("--namespace", namespace, "--no-hooks")
-    apart = {"rbac": {"aggregateRoles": False}, "fullnameOverride": namespace}
-    cluster_helm.run("install", "apart", CHART, *place, values=apart)
-    try:
-        before, key = revisions(kubectl), data_of(kubectl)[f"{namespace}-redis"]
-        cluster_helm.run("upgrade", "apart", CHART, *place, values=apart)
-        assert revisions(kubectl) == before
-        kubectl.run("delete", "secret", f"{namespace}-redis")
-        cluster_helm.run("upgrade", "apart", CHART, *place, values=apart)
-        assert data_of(kubectl)[f"{namespace}-redis"] != key
-        after = revisions(kubectl)
-        changed = {name for name, template in after.items() if template != before[name]}
-        assert changed == {"controlplane", "redis"}
-        cluster_helm.run("upgrade", "apart", CHART, *place, values=apart)
-        assert revisions(kubectl) == after
-    finally:
-        cluster_helm.run("uninstall", "apart", *place)
 
 
 def hook_account(

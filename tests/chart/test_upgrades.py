@@ -1,0 +1,114 @@
+"""Upgrades on a real API server: what a release that runs cannot become, and what it restarts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.cluster.api_server import ApiServer
+from e2e.cluster.kubectl import Kubectl
+from tests.chart.chart import CHART, Helm, HelmError, Manifest, named
+from tests.chart.test_cluster import data_of
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.kubernetes
+COMPONENT = "app.kubernetes.io/component"
+
+
+def test_a_database_never_gets_a_password_that_is_not_its_own(
+    cluster_helm: Helm, api_server: ApiServer, namespace: str
+) -> None:
+    """The Secret is lost: the control plane was locked out, at its next restart, for good."""
+    kubectl = api_server.kubectl.inside(namespace)
+    place = ("--namespace", namespace, "--no-hooks")
+    apart = {"rbac": {"aggregateRoles": False}, "fullnameOverride": namespace}
+    name, claim = f"{namespace}-database", f"data-{namespace}-postgresql-0"
+    cluster_helm.run("install", "apart", CHART, *place, values=apart)
+    try:
+        assert eventually(lambda: kubectl.get("persistentvolumeclaim", claim))
+        before = data_of(kubectl)
+        kubectl.run("delete", "secret", name)
+        with pytest.raises(HelmError, match=f"Secret {name} has no password") as refused:
+            cluster_helm.run("upgrade", "apart", CHART, *place, values=apart)
+        assert claim in str(refused.value)
+
+        manifest = cluster_helm.run("get", "manifest", "apart", "--namespace", namespace)
+        kept = named([item for item in yaml.safe_load_all(manifest) if item], "Secret", name)
+        kubectl.apply(kept)
+        cluster_helm.run("upgrade", "apart", CHART, *place, values=apart)
+        assert data_of(kubectl) == before
+    finally:
+        cluster_helm.run("uninstall", "apart", *place)
+
+
+def revisions(kubectl: Kubectl) -> dict[str, Any]:
+    """What the pods of each Deployment are made from."""
+    found = kubectl.list("deployments")
+    return {item["metadata"]["labels"][COMPONENT]: item["spec"]["template"] for item in found}
+
+
+def test_a_redis_with_a_new_password_restarts_with_its_clients(
+    cluster_helm: Helm, api_server: ApiServer, namespace: str
+) -> None:
+    """They went on with the old one; whichever started again first was shut out by the other."""
+    kubectl = api_server.kubectl.inside(namespace)
+    place = ("--namespace", namespace, "--no-hooks")
+    apart = {"rbac": {"aggregateRoles": False}, "fullnameOverride": namespace}
+    cluster_helm.run("install", "apart", CHART, *place, values=apart)
+    try:
+        before, key = revisions(kubectl), data_of(kubectl)[f"{namespace}-redis"]
+        cluster_helm.run("upgrade", "apart", CHART, *place, values=apart)
+        assert revisions(kubectl) == before
+        kubectl.run("delete", "secret", f"{namespace}-redis")
+        cluster_helm.run("upgrade", "apart", CHART, *place, values=apart)
+        assert data_of(kubectl)[f"{namespace}-redis"] != key
+        after = revisions(kubectl)
+        changed = {name for name, template in after.items() if template != before[name]}
+        assert changed == {"controlplane", "redis"}
+        cluster_helm.run("upgrade", "apart", CHART, *place, values=apart)
+        assert revisions(kubectl) == after
+    finally:
+        cluster_helm.run("uninstall", "apart", *place)
+
+
+def test_a_volume_that_cannot_become_another_is_refused_by_its_value(
+    cluster_helm: Helm, api_server: ApiServer, namespace: str
+) -> None:
+    """The API server refused half of an upgrade: a claim's, or a StatefulSet's, spec is fixed."""
+    place = ("--namespace", namespace, "--no-hooks")
+    apart = {"rbac": {"aggregateRoles": False}, "fullnameOverride": namespace}
+    files = {"size": "2Gi", "storageClassName": "slow"}
+
+    def given(volume: Manifest, storage: Manifest) -> Manifest:
+        database = {"inChart": {"storage": storage}}
+        return {**apart, "files": {"volume": {**files, **volume}}, "database": database}
+
+    def refused(volume: Manifest, storage: Manifest) -> str:
+        with pytest.raises(HelmError) as error:
+            cluster_helm.run("upgrade", "apart", CHART, *place, values=given(volume, storage))
+        return str(error.value)
+
+    cluster_helm.run("install", "apart", CHART, *place, values=given({}, {}))
+    try:
+        cluster_helm.run("upgrade", "apart", CHART, *place, values=given({"size": "2048Mi"}, {}))
+        assert "files.volume.size: 1500M, and" in refused({"size": "1500M"}, {})
+        another = refused({"accessMode": "ReadWriteMany"}, {})
+        assert "files.volume.accessMode: ReadWriteMany, and" in another
+        assert "files.volume.existingClaim" in another
+        assert "files.volume.storageClassName: fast," in refused({"storageClassName": "fast"}, {})
+        assert "storage.storageClassName: fast, and" in refused({}, {"storageClassName": "fast"})
+        larger = {"size": "3Gi"}
+        told = refused({}, larger)
+        assert "database.inChart.storage.size: 3Gi, and" in told
+
+        kubectl = api_server.kubectl.inside(namespace)
+        remedy = (
+            f"kubectl -n {namespace} delete statefulset {namespace}-postgresql --cascade=orphan"
+        )
+        assert remedy in told
+        kubectl.run(*remedy.split()[3:])
+        cluster_helm.run("upgrade", "apart", CHART, *place, values=given({}, larger))
+    finally:
+        cluster_helm.run("uninstall", "apart", *place)
