@@ -37,9 +37,15 @@ RIGHT_REMEDY = (
     "roles (helm upgrade)"
 )
 STATUS_REFUSED, FINALIZER_KEPT = "StatusRefused", "FinalizerKept"
+DELETION_REFUSED = "DeletionRefused"
+TOLD_ONCE = (STATUS_REFUSED, FINALIZER_KEPT, DELETION_REFUSED)
 KEPT_REMEDY = (
     f"the finalizer {FINALIZER} cannot be taken off: give the operator's account back its roles "
     "(helm upgrade), or take it off by hand"
+)
+DELETION_REMEDY = (
+    "ttlSecondsAfterFinished is over and the object cannot be deleted: where the operator's "
+    "account lacks the right, give it back its roles (helm upgrade), or delete it by hand"
 )
 
 
@@ -99,6 +105,8 @@ class Executor:
             return  # nothing that could run is made without it
         done = await self._children.bring(key, owner, plan)
         times.within(done.next_s)
+        if done.news:
+            await self._tell_of_own_end(key, owner, plan)
         settling = self._settles(key, changed=done.changed)
         if done.news or settling:
             return  # the next plan knows it: this one's status would say otherwise
@@ -185,6 +193,14 @@ class Executor:
             note = EventNote(type="Warning", reason=reason, message=message)
             await self._writer.send_event(owner, note)
 
+    async def _tell_of_own_end(self, key: ObjectKey, owner: Manifest, plan: Plan) -> None:
+        """An Event where the object itself is to go and may not: its conditions are final."""
+        for ref in plan.removals:
+            refusal = self._reports.refusal((*child_place(key), ref.kind, ref.name))
+            if ref.uid == owner["metadata"]["uid"] and refusal is not None:
+                told = f"{DELETION_REMEDY}; {refusal.message}"
+                await self._tell_once(key, owner, DELETION_REFUSED, told)
+
     def _settles(self, key: ObjectKey, *, changed: bool) -> bool:
         """Whether the status is left to the next plan, which sees children as they are now.
 
@@ -238,7 +254,7 @@ class Executor:
     def forget(self, key: ObjectKey) -> None:
         """The object is gone: what was applied for it or refused to it counts for no namesake."""
         self._changing.pop(key, None)
-        self._told -= {(key, STATUS_REFUSED), (key, FINALIZER_KEPT)}
+        self._told -= {(key, reason) for reason in TOLD_ONCE}
         self._reports.forget_refusals(child_place(key))
         self._reports.forget_refusals(job_place(key))
         if key.kind == LLM_SERVICE.kind:

@@ -147,6 +147,24 @@ def test_a_deletion_that_waits_for_a_right_says_so_and_is_done_later(
     assert len(kubectl.list("events", told)) == 1
 
 
+def test_an_end_that_may_not_be_carried_out_is_told_of_and_done_later(
+    world: World, rights: Rights, kubectl: Kubectl
+) -> None:
+    """It stayed for ever, and only a log line in a minute said why."""
+    rights(("batchjobs", "delete"))
+    refused = {"uri": "file:///nowhere/input.jsonl"}
+    kubectl.apply(llmservice(), batchjob("nightly", input=refused, ttlSecondsAfterFinished=0))
+    told = "--field-selector=reason=DeletionRefused"
+    assert eventually(lambda: kubectl.list("events", told)), world.operator
+    (event,) = kubectl.list("events", told)
+    assert "ttlSecondsAfterFinished" in event["message"]
+    assert "helm upgrade" in event["message"]
+    assert condition(kubectl, "batchjob", "nightly", "Failed")["status"] == "True"
+    rights()
+    assert eventually(lambda: is_gone(kubectl)), world.operator
+    assert len(kubectl.list("events", told)) == 1
+
+
 def test_who_may_not_list_any_more_is_not_ready_and_says_why(world: World, rights: Rights) -> None:
     """It was ready all the time, and saw neither new pods nor that objects had gone."""
     rights(("pods", "list"), ("pods", "watch"))
