@@ -33,6 +33,8 @@ log = structlog.get_logger(__name__)
 EXIT_USAGE = 2
 WAIT_FIRST_S = 0.5
 WAIT_MOST_S = 5.0
+LIST_AGAIN_S = 60.0
+"""How soon everything is listed again where a kind may not be."""
 FIRST_ANSWER_S = 5.0
 """How long the first reconciles wait for the control plane's first answer at most."""
 
@@ -165,19 +167,20 @@ class Operator:
         pause_s = WAIT_FIRST_S
         while True:
             try:
-                await self._look()
+                forbidden = await self._look()
             except ClusterError as error:
                 self._waits_for = str(error)
-                if isinstance(
-                    error, ForbiddenError
-                ):  # no outage, which passes: somebody has to act
+                if isinstance(error, ForbiddenError):  # no outage, which passes
                     self._blind = str(error)
                 log.warning("cluster.waits", reason=str(error))
                 await asyncio.sleep(random.uniform(pause_s / 2, pause_s))
                 pause_s = min(WAIT_MOST_S, pause_s * 2)
             else:
-                pause_s, self._blind = WAIT_FIRST_S, None
-                await self._until_due(settings.resync_s * random.uniform(0.9, 1.0))
+                pause_s, again_s, self._blind = WAIT_FIRST_S, settings.resync_s, None
+                if forbidden is not None:
+                    self._blind, again_s = str(forbidden), min(again_s, LIST_AGAIN_S)
+                    log.warning("cluster.blind", reason=self._blind)
+                await self._until_due(again_s * random.uniform(0.9, 1.0))
 
     async def _until_due(self, delay_s: float) -> None:
         """Waits for the next full list; taking over brings it forward."""
@@ -186,13 +189,19 @@ class Operator:
                 await self._look_now.wait()
         self._look_now.clear()
 
-    async def _look(self) -> None:
-        """One probe of the kinds and one full list of each."""
+    async def _look(self) -> ForbiddenError | None:
+        """One probe of the kinds and one full list of each; why one could not be listed any more.
+
+        Raises:
+            ClusterError: no list of everything, and at the start one that is forbidden.
+        """
         parts = self._parts
         watched = await parts.resync.kinds()
         if self._watch is None or kinds_of(watched) != kinds_of(self._watched):
             await self._watch_these(watched)
-        await parts.resync.list_all(watched)
+        forbidden = await parts.resync.list_all(watched)
+        if forbidden is not None and not self._synced.is_set():
+            raise forbidden  # who has not seen everything once would take the rest for gone
         parts.observer.optional_kinds = optional_kinds(watched)
         if self._synced.is_set():
             parts.requests.forget_sent()
@@ -201,6 +210,7 @@ class Operator:
             log.info("operator.synced", kinds=len(watched))
         self._synced.set()
         parts.metrics.synced.set(1)
+        return forbidden
 
     async def _watch_these(self, watched: tuple[Watched, ...]) -> None:
         parts = self._parts

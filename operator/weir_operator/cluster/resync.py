@@ -11,7 +11,7 @@ from functools import partial
 import structlog
 
 from weir_operator.cluster.api import ClusterApi
-from weir_operator.cluster.errors import ClusterError, NotFoundError
+from weir_operator.cluster.errors import ClusterError, ForbiddenError, NotFoundError
 from weir_operator.cluster.store import POD, ObjectStore
 from weir_operator.cluster.watch import Watched
 from weir_operator.metrics import OperatorMetrics
@@ -70,23 +70,27 @@ class Resync:
         found = [watched for watched in OPTIONAL if await self._api.has_kind(watched.kind)]
         return (*REQUIRED, *found)
 
-    async def list_all(self, watched: Sequence[Watched]) -> None:
-        """Lists every kind and takes the lists over.
+    async def list_all(self, watched: Sequence[Watched]) -> ForbiddenError | None:
+        """Lists every kind and takes the lists over; the first refusal of one that is forbidden.
 
         Raises:
-            ClusterError: a list failed; the store keeps what it had of that kind.
+            ClusterError: any other answer; the store keeps what it had of that kind.
         """
-        outcome = "failed"
+        outcome, forbidden = "failed", None
         try:
             for one in watched:
-                await self._list(one)
-            outcome = "done"
+                try:
+                    await self._list(one)
+                except ForbiddenError as error:
+                    forbidden = forbidden or error
+            outcome = "done" if forbidden is None else "forbidden"
         finally:
             self._metrics.resyncs.labels(outcome).inc()
         gone = {one.kind for one in OPTIONAL} - {one.kind for one in watched}
         for kind in gone:
             self._store.forget(kind)
         self.count(watched)
+        return forbidden
 
     def count(self, watched: Sequence[Watched]) -> None:
         """Takes the numbers of objects into the metrics."""

@@ -14,9 +14,11 @@ from e2e.cluster.kubectl import Kubectl
 from tests.chart import rbac_table
 from tests.operator.runtime.test_batchjobs import World, events, has_batch, is_gone, lined, lines
 from tests.operator.runtime.test_operator import batchjob, condition, llmservice
+from tests.operator.runtime.test_optional_kinds import crd
 from tests.support.operator_process import PATIENT_LEASE, OperatorProcess
 from tests.support.stack import Component
 from tests.support.waiting import eventually
+from weir_operator.planning.kinds import POD_MONITOR
 
 pytestmark = pytest.mark.kubernetes
 USER = "weir-bounded"
@@ -172,4 +174,21 @@ def test_who_may_not_list_any_more_is_not_ready_and_says_why(world: World, right
     assert eventually(lambda: "pods is forbidden" in operator.get("readyz")), operator
     assert operator.leads()
     rights()
+    assert eventually(operator.ready), operator
+
+
+def test_a_kind_that_may_not_be_listed_holds_up_no_other(
+    world: World, rights: Rights, kubectl: Kubectl
+) -> None:
+    """A full list ended at it: kinds that came, and deletions of kinds after it, went unnoticed."""
+    rights(("pods", "list"), ("pods", "watch"))
+    operator, manifest = world.operator, crd(POD_MONITOR)
+    assert eventually(lambda: "pods is forbidden" in operator.get("readyz")), operator
+    kubectl.apply(llmservice(), manifest)
+    try:
+        assert eventually(lambda: kubectl.get(POD_MONITOR.plural, "chat")), operator
+        assert "pods is forbidden" in operator.get("readyz")
+    finally:
+        rights()
+        kubectl.run("delete", "crd", manifest["metadata"]["name"], "--timeout=110s")
     assert eventually(operator.ready), operator
