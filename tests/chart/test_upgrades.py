@@ -67,8 +67,10 @@ def test_a_redis_with_a_new_password_restarts_with_its_clients(
         after = revisions(kubectl)
         changed = {name for name, template in after.items() if template != before[name]}
         assert changed == {"controlplane", "redis"}
-        cluster_helm.run("upgrade", "apart", CHART, *place, values=apart)
+        cluster_helm.run("upgrade", "apart", CHART, *place, "--reuse-values")
         assert revisions(kubectl) == after
+        kept = cluster_helm.run("get", "values", "apart", "--all", "--namespace", namespace)
+        assert "password" not in yaml.safe_load(kept)["redis"]
     finally:
         cluster_helm.run("uninstall", "apart", *place)
 
