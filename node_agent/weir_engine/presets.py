@@ -133,10 +133,6 @@ def _priority_packing(parts: Parts) -> PackingFactory:
     return make
 
 
-def _has_ttft_tail(slos: Sequence[Slo]) -> bool:
-    return any(slo.metric is Metric.TTFT and not slo.is_mean for slo in slos)
-
-
 def _fewest_late(slos: Sequence[Slo]) -> FewestLate | None:
     tails = [s for s in slos if s.metric is Metric.TTFT and not s.is_mean]
     if not tails:
@@ -330,7 +326,7 @@ def build_scheduler(  # noqa: PLR0913 - the composition root
             lane=lane,
             prefill_first=seats.prefill_first,
             gathering=gathering,
-            keeps_room=seats.keep_room and (lane is not None or _has_ttft_tail(slos)),
+            keeps_room=seats.keep_room and (lane is not None or bool(slos)),
             overcommits=seats.overcommit and lane is None and bool(slos),
             stagger_prompts=seats.stagger_prompts,
             joins_beside_decodes=seats.full_bursts and not _has_ttft_mean(slos),

@@ -9,7 +9,7 @@ from weir_engine.sched.state import SchedulerState
 # This share of the tokens that offline work computes may be computed for the second time.
 _AGAIN_SHARE: Final = 0.08
 # Room is kept for no more than so many standard deviations of what online requests hold.
-_MOST_DEVIATIONS: Final = 0.5
+_MOST_DEVIATIONS: Final = 2.0
 # The same where online takes single blocks of a request, which then waits with all of the others.
 _BOTH_ENDS_DEVIATIONS: Final = 0.2
 # So long after the last offline request, no room is left that would keep all of them out.
@@ -23,7 +23,7 @@ class OnlineRoom:
     An online request that lacks blocks takes them from an offline one, which is computed again:
     that takes time, for which online requests hold their blocks longer. So there is more room while
     more than a twelfth of the offline tokens are computed again, and less otherwise: between none
-    and half a standard deviation of what online requests hold, their number taken as Poisson. With
+    and two standard deviations of what online requests hold, their number taken as Poisson. With
     a CPU lane it is one standard deviation: prompts that give way start again, while decodes that
     give way, or wait for the room, go on at the lane. With ``both_ends`` of the blocks in use
     nothing is computed again and it is always a fifth of a deviation.
