@@ -38,8 +38,13 @@ class OnlinePhase:
         pace: Pace | None,
         making_room: MakingRoom,
         splits_steps: bool = False,
+        offline_decodes_count: bool = True,
     ) -> None:
-        """``splits_steps``: prompts and decodes get steps of their own where that is shorter."""
+        """``splits_steps``: prompts and decodes get steps of their own where that is shorter.
+
+        For offline prompts that is seen by the decodes of both classes, or without
+        ``offline_decodes_count`` by those of online requests where there are any.
+        """
         self._state = state
         self._model = model
         self._books = books
@@ -47,6 +52,7 @@ class OnlinePhase:
         self._pace = pace
         self._making_room = making_room
         self._splits_steps = splits_steps
+        self._offline_decodes_count = offline_decodes_count
         shape = state.shape
         self._most_context = StepShape(decode_context=shape.max_seqs * shape.max_model_len_tokens)
 
@@ -107,8 +113,9 @@ class OnlinePhase:
         if not (there.prefilling or state.waiting_online):
             if not offline_prompts:
                 return StepKind.HYBRID
-            others = state.running_offline.values()
-            computed += [r.computed_tokens for r in others if r.is_decoding]
+            if self._offline_decodes_count or not computed:
+                others = state.running_offline.values()
+                computed += [r.computed_tokens for r in others if r.is_decoding]
         if not computed:
             return StepKind.HYBRID
         decodes = StepShape.of_decodes(computed)

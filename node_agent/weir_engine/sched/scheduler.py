@@ -37,7 +37,7 @@ from weir_engine.sched.plan import StepOutcome, StepPlan
 from weir_engine.sched.seats import Seats
 from weir_engine.sched.settlement import Settlement
 from weir_engine.sched.state import Counters, SchedulerState
-from weir_engine.sched.step_kind import StepKind
+from weir_engine.sched.step_kind import StepKind, counts_offline_decodes
 from weir_engine.sched.step_room import StepRoom
 from weir_engine.sched.transitions import advance, count_finished, end, preempt
 
@@ -108,6 +108,7 @@ class Scheduler:
             making_room=making_room,
             # What is restored, or decodes on CPUs, has a place in steps of both alone.
             splits_steps=seats.splits_steps and not ends.there and seats.lane is None,
+            offline_decodes_count=counts_offline_decodes(slos),
         )
         room = OnlineRoom(self._state, both_ends=ends.there) if seats.keeps_room else None
         overcommit = Overcommit(self._state) if seats.overcommits else None

@@ -5,9 +5,11 @@ and a decode takes two to three times as long (``LatencyModel.mixed_s``). Where 
 what another step costs, prompts get one step and decodes the next.
 """
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import Final
 
+from weir_engine.config import Metric, Slo
 from weir_engine.latency.features import StepShape
 from weir_engine.latency.models import LatencyModel
 
@@ -33,3 +35,15 @@ def kind_of(model: LatencyModel, decodes: StepShape, *, decodes_wait: bool) -> S
     if model.mixed_s(decodes) <= _WORTH * model.fixed_s:
         return StepKind.HYBRID
     return StepKind.DECODE if decodes_wait else StepKind.PREFILL
+
+
+def counts_offline_decodes(slos: Sequence[Slo]) -> bool:
+    """Whether offline prompts keep away from offline decodes for which no online decode would wait.
+
+    False where percentiles alone bound the time between tokens: two steps must fit into each such
+    time then, and dear offline decodes wait for the prompts anyway. A mean pays for the sum.
+
+    Source: Weir (decision 45).
+    """
+    between_tokens = [slo for slo in slos if slo.metric is not Metric.TTFT]
+    return not between_tokens or any(slo.is_mean for slo in between_tokens)

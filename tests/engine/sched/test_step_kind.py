@@ -128,6 +128,22 @@ def test_offline_prompts_leave_time_for_the_decodes_of_both_classes() -> None:
     assert TBT.threshold_s - TOKEN_S - 1e-9 <= both_s <= TBT.threshold_s
 
 
+@pytest.mark.parametrize(("statistic", "shares"), [("p99", True), ("mean", False)])
+def test_under_a_percentile_dear_offline_decodes_alone_keep_no_offline_prompt_away(
+    statistic: str, shares: bool
+) -> None:
+    slo = Slo(metric=Metric.TBT, statistic=statistic, threshold_s=0.1)
+    made = engine(slos=(slo,))
+    decoding(made, online=False)
+    made.add(request("cheap", online=True, prompt=4, output=40, at=made.now_s))
+    while made.live["cheap"].output_tokens < 2:
+        made.step()
+    made.add(request("late", online=False, prompt=60, at=made.now_s))
+    plan = made.step()
+    assert (plan.kind is StepKind.HYBRID) is shares
+    assert ("late" in who(plan)) is shares
+
+
 def test_offline_work_alone_is_split_too_and_takes_less_time_for_it() -> None:
     def run(price_s: float) -> MiniEngine:
         """Planned with that price; what it costs is ``DEAR_S``."""
