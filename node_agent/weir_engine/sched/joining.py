@@ -1,6 +1,6 @@
 """Which online prompts share a step, where first tokens count.
 
-Source: Weir (decisions 6 and 42).
+Source: Weir (decisions 6, 42 and 43).
 """
 
 from weir_engine.latency.models import LatencyModel
