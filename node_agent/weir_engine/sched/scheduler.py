@@ -82,34 +82,7 @@ class Scheduler:
         self._listeners = (*seats.listeners, *own)
         ends = BothEnds(kv, seats.swap)
         self._hold_steps = 0 if ends.there else _HOLD_STEPS
-        making_room = MakingRoom(self._state, ends)
-        prompts = OnlinePrompts(
-            self._state,
-            model=model,
-            books=books,
-            order=seats.order,
-            ends=ends,
-            making_room=making_room,
-            joining=PromptJoining(
-                self._state,
-                model,
-                # It shortens the first token's wait at the next tokens' expense.
-                staggers=seats.stagger_prompts and any(s.metric is Metric.TTFT for s in slos),
-                beside_decodes=seats.joins_beside_decodes,
-            ),
-            fewest_late=seats.fewest_late,
-        )
-        self._online = OnlinePhase(
-            self._state,
-            model=model,
-            books=books,
-            prompts=prompts,
-            pace=pace,
-            making_room=making_room,
-            # What is restored, or decodes on CPUs, has a place in steps of both alone.
-            splits_steps=seats.splits_steps and not ends.there and seats.lane is None,
-            offline_decodes_count=counts_offline_decodes(slos),
-        )
+        self._online = self._online_phase(seats, ends)
         room = OnlineRoom(self._state, both_ends=ends.there) if seats.keeps_room else None
         overcommit = Overcommit(self._state) if seats.overcommits else None
         self._watching = tuple([each for each in (room, overcommit) if each is not None])
@@ -125,6 +98,36 @@ class Scheduler:
             gathering=seats.gathering,
         )
         self._settlement = Settlement(self._state, model=model, books=books, pace=pace)
+
+    def _online_phase(self, seats: Seats, ends: BothEnds) -> OnlinePhase:
+        making_room = MakingRoom(self._state, ends)
+        prompts = OnlinePrompts(
+            self._state,
+            model=self._model,
+            books=self._books,
+            order=seats.order,
+            ends=ends,
+            making_room=making_room,
+            joining=PromptJoining(
+                self._state,
+                self._model,
+                # It shortens the first token's wait at the next tokens' expense.
+                staggers=seats.stagger_prompts and any(s.metric is Metric.TTFT for s in self._slos),
+                beside_decodes=seats.joins_beside_decodes,
+            ),
+            fewest_late=seats.fewest_late,
+        )
+        return OnlinePhase(
+            self._state,
+            model=self._model,
+            books=self._books,
+            prompts=prompts,
+            pace=self._pace,
+            making_room=making_room,
+            # What is restored, or decodes on CPUs, has a place in steps of both alone.
+            splits_steps=seats.splits_steps and not ends.there and seats.lane is None,
+            offline_decodes_count=counts_offline_decodes(self._slos),
+        )
 
     @property
     def state(self) -> SchedulerState:
