@@ -129,6 +129,14 @@ class TestMeanTtft:
         account.step_limit(load(now_s=700.0))
         assert account.wait_s == pytest.approx(0.65 * 0.1, rel=0.01)
 
+    def test_what_passes_after_a_step_of_prompts_is_not_theirs(self) -> None:
+        account = MeanTtftAccount(slo(Metric.TTFT, "mean", 0.2, reference_s=0.1))
+        for second in range(600):
+            account.step_limit(load(now_s=second, prefills=1, base_s=0.3))
+            ended_s = second + 0.3
+            account.on_step(StepTimes(ended_s=ended_s, duration_s=0.3, base_s=0.3, offline=False))
+        assert account.wait_s == pytest.approx(0.65 * 0.1)
+
     def test_beside_long_decodes_a_step_is_as_long_as_the_wait_pays_for(self) -> None:
         """At 0.85 of the wait, (S^2 - S0^2) / 2 S, and never below what idle steps get."""
         account = MeanTtftAccount(slo(Metric.TTFT, "mean", 0.2, reference_s=0.1))

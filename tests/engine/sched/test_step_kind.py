@@ -17,7 +17,7 @@ from weir_engine.config import Metric, Slo
 from weir_engine.latency.features import StepShape
 from weir_engine.latency.models import create
 from weir_engine.sched.plan import StepPlan
-from weir_engine.sched.step_kind import StepKind, kind_of
+from weir_engine.sched.step_kind import StepKind, counts_offline_decodes, kind_of
 from weir_engine.sched.tbt_account import TailTbtAccount
 
 # A decode over 100 tokens takes 1 ms, beside a prompt 21: two of them more than three steps.
@@ -142,6 +142,30 @@ def test_under_a_percentile_dear_offline_decodes_alone_keep_no_offline_prompt_aw
     plan = made.step()
     assert (plan.kind is StepKind.HYBRID) is shares
     assert ("late" in who(plan)) is shares
+
+
+def test_under_a_percentile_offline_work_alone_is_split() -> None:
+    made = engine(slos=(TBT,))
+    decoding(made, online=False)
+    made.add(request("late", online=False, prompt=60, at=made.now_s))
+    assert made.step().kind is StepKind.PREFILL
+
+
+@pytest.mark.parametrize(
+    ("metric", "statistic", "counts"),
+    [
+        (Metric.TTFT, "p99", True),
+        (Metric.TBT, "p99", False),
+        (Metric.TPOT, "p90", False),
+        (Metric.TBT, "mean", True),
+    ],
+)
+def test_which_objectives_have_offline_decodes_count(
+    metric: Metric, statistic: str, counts: bool
+) -> None:
+    slo = Slo(metric=metric, statistic=statistic, threshold_s=0.1)
+    assert counts_offline_decodes([slo]) is counts
+    assert counts_offline_decodes([])
 
 
 def test_offline_work_alone_is_split_too_and_takes_less_time_for_it() -> None:
