@@ -293,4 +293,4 @@ def _error_message(response: httpx.Response) -> str | None:
 
 def _retry_after_s(response: httpx.Response) -> float | None:
     value = response.headers.get("retry-after", "")
-    return min(float(value), 60.0) if value.isdigit() else None
+    return min(float(value), 60.0) if value.isdecimal() else None

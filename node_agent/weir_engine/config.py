@@ -49,7 +49,7 @@ class Slo:
             )
         if self.statistic != "mean":
             digits = self.statistic.removeprefix("p")
-            known = self.statistic.startswith("p") and digits.isdigit() and len(digits) <= 2
+            known = self.statistic.startswith("p") and digits.isdecimal() and len(digits) <= 2
             if not (known and 50 <= int(digits) <= 99):
                 raise ConfigError(
                     f"slo.statistic is {self.statistic!r}: give 'mean' or 'p50' to 'p99'"

@@ -360,13 +360,23 @@ def test_an_upload_is_never_repeated(server: Server, input_file: Path) -> None:
     assert len(server.asked) == 1
 
 
-def test_retries_wait_as_long_as_the_server_asks() -> None:
+def retry_waits(retry_after: bytes) -> list[float]:
     waited: list[float] = []
-    answers = [httpx.Response(503, headers={"retry-after": "7"}), ok({"data": []})]
+    answers = [httpx.Response(503, headers=[(b"retry-after", retry_after)]), ok({"data": []})]
     transport = httpx.MockTransport(lambda _request: answers.pop(0))
     api = Api(ClientSettings(url="http://weir.test"), transport=transport, sleep=waited.append)
     assert api.batches(5) == []
-    assert waited == [7.0]
+    return waited
+
+
+def test_retries_wait_as_long_as_the_server_asks() -> None:
+    assert retry_waits(b"7") == [7.0]
+
+
+def test_a_wait_that_is_no_number_of_seconds_is_not_the_servers() -> None:
+    for value in (b"\xb2", b"soon"):
+        (waited_s,) = retry_waits(value)
+        assert 0 < waited_s < 7
 
 
 def test_an_error_names_its_remedy_and_status() -> None:

@@ -16,6 +16,12 @@ def test_an_objective_is_of_seconds_above_zero(seconds: float) -> None:
         Slo(metric=Metric.TBT, statistic="mean", threshold_s=1.0, reference_s=seconds)
 
 
+@pytest.mark.parametrize("statistic", ["p", "p9", "p100", "p9²", "P99", "median"])
+def test_an_objective_is_of_a_mean_or_a_percentile_from_half_up(statistic: str) -> None:
+    with pytest.raises(ConfigError, match="give 'mean' or 'p50' to 'p99'"):
+        Slo(metric=Metric.TBT, statistic=statistic, threshold_s=1.0)
+
+
 @pytest.mark.parametrize(
     "field",
     ["block_size_tokens", "total_blocks", "max_batched_tokens", "max_seqs", "max_model_len_tokens"],

@@ -120,7 +120,7 @@ class ResidualQuantiles:
         """
         made = cls()
         for name, ratios in state.items():
-            if not (name.isdigit() and int(name) < _KNOTS):
+            if not (name.isdecimal() and int(name) < _KNOTS):
                 raise ConfigError(f"latency.residuals has bucket {name!r}: give 0 to {_KNOTS - 1}")
             for ratio in ratios:
                 if not (isfinite(ratio) and ratio > 0):

@@ -133,4 +133,4 @@ def kinds_of(watched: Sequence[Watched]) -> frozenset[Kind]:
 
 
 def _number(version: str) -> int:
-    return int(version) if version.isdigit() else 0
+    return int(version) if version.isdecimal() else 0

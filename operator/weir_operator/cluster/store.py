@@ -236,4 +236,4 @@ def _service_of(item: Manifest) -> str | None:
 def _version(text: object) -> int:
     """A resourceVersion as a number, which they are; one that is not counts as new."""
     found = str(text or "")
-    return int(found) if found.isdigit() else 1 << 63
+    return int(found) if found.isdecimal() else 1 << 63

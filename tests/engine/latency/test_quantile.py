@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from weir_engine.errors import ConfigError
 from weir_engine.latency.quantile import ResidualQuantiles
 
 
@@ -112,3 +113,19 @@ def test_steps_count_from_the_moment_they_are_added(steps: int) -> None:
         asked_first.add(0.01, 0.02 + 0.0001 * number)
     assert sum(map(len, quantiles.state().values())) == steps
     assert asked_first.high(0.01, 0.9) == again.high(0.01, 0.9) > 0.0115
+
+
+@pytest.mark.parametrize(
+    ("saved", "named"),
+    [
+        ({"33": [1.0]}, "bucket '33'"),
+        ({"²": [1.0]}, "bucket '²'"),
+        ({"-1": [1.0]}, "bucket '-1'"),
+        ({"3": [1.0, 0.0]}, r"residuals\[3\] has 0.0"),
+    ],
+)
+def test_a_saved_profile_that_cannot_be_is_refused(
+    saved: dict[str, list[float]], named: str
+) -> None:
+    with pytest.raises(ConfigError, match=named):
+        ResidualQuantiles.from_state(saved)
