@@ -14,7 +14,7 @@ _SAVINGS_SHARE = 0.3
 MOST_SHARE = 0.4
 # Share of the tolerance that is spent on the delay that offline work causes; the rest is for what
 # it costs unseen (caches, more overlap of online requests).
-_TOLERANCE_SHARE = 0.65
+_TOLERANCE_SHARE = 0.6
 # How much of the time has prompts is known over about this long.
 _PROMPTS_S = 60.0
 # A step shorter than this many fixed costs wastes more than it computes.
