@@ -82,6 +82,7 @@ async def test_a_sync_whose_answer_trickles_ends_in_time() -> None:
         ("lease_s", "NaN"),
         ("lease_s", "-1"),
         ("lease_s", "1e999"),
+        ("lease_s", "1e300"),
         ("offline_kv_blocks", "-1"),
         ("offline_kv_blocks", "9223372036854775808"),
         ("offline_seq_slots", "1" + "0" * 400),
@@ -89,7 +90,10 @@ async def test_a_sync_whose_answer_trickles_ends_in_time() -> None:
     ],
 )
 async def test_a_policy_that_no_engine_can_be_given_is_named(name: str, value: str) -> None:
-    """Counts of more than 64 bits failed in the exchange with the engine, once a second."""
+    """Counts of more than 64 bits failed in the exchange with the engine, once a second.
+
+    A policy that ends in no year would keep batch lines running without a control plane.
+    """
     policy = {"lease_s": "10", "offline_kv_blocks": "1", "offline_seq_slots": "1", name: value}
     members = ", ".join(f'"{member}": {number}' for member, number in policy.items())
     content = f'{{"incarnation": 1, "policy": {{{members}}}}}'.encode()
