@@ -215,14 +215,14 @@ class Executor:
     async def _try_status(
         self, key: ObjectKey, owner: Manifest, plan: Plan, times: _Times
     ) -> ClusterError | None:
-        """Writes the status; the API server's refusal, which an Event tells once of an object.
+        """Writes the status; what stopped it, a refusal told by an Event once of an object.
 
         No condition can tell of it: CRDs that are older than the operator, and a right that was
-        taken away, refuse every status.
+        taken away, refuse every status. Nor does what may pass, such as a webhook that is down,
+        hold up what is asked of the control plane.
 
         Raises:
             NamespaceTerminatingError: nothing is written there any more.
-            ClusterError: no answer, or one that passes.
         """
         try:
             if await self._write_status(owner, plan, times):
@@ -232,6 +232,8 @@ class Executor:
         except (RefusedError, ForbiddenError) as error:
             remedy = RIGHT_REMEDY if isinstance(error, ForbiddenError) else STATUS_REMEDY
             await self._tell_once(key, owner, STATUS_REFUSED, f"{remedy}; {error}")
+            return error
+        except ClusterError as error:
             return error
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Mapping
 from typing import Any, cast
@@ -16,7 +17,12 @@ from tests.operator.planning.worlds import (
     message,
 )
 from weir_operator.cluster.api import ClusterApi
-from weir_operator.cluster.errors import ClusterError, ForbiddenError, NotFoundError
+from weir_operator.cluster.errors import (
+    ClusterError,
+    ForbiddenError,
+    NotFoundError,
+    UnreachableError,
+)
 from weir_operator.cluster.store import ObjectStore
 from weir_operator.cluster.writer import Writer
 from weir_operator.control_plane.client import ControlPlaneClient, HeardService
@@ -47,6 +53,7 @@ class Cluster:
         self.statuses: list[Manifest] = []
         self.events: list[Manifest] = []
         self.keeps: ClusterError | None = None  # said instead of a deletion
+        self.mutes: ClusterError | None = None  # said instead of taking a status
         self.keda = False  # whether its webhook is there
         self.fights = False  # whether somebody changes each Deployment back at once
         self._versions = itertools.count(1)
@@ -63,6 +70,8 @@ class Cluster:
         if self.keda and kind == SCALED_OBJECT and (HPA.kind, place[1]) in self.objects:
             raise ForbiddenError(f"the workload is already managed by the hpa {place[1]}")
         if status:
+            if self.mutes is not None:
+                raise self.mutes
             self.statuses.append(manifest["status"])
             return self._put(place, {"status": manifest["status"]})
         known = self.objects.get(place, {})
@@ -128,6 +137,7 @@ class World:
         client = cast("ControlPlaneClient", ControlPlane())
         metrics = OperatorMetrics()
         reports = ReportBook(self.keys.append, on_reached=lambda: None, clock=self.clock)
+        self.reports = reports
         terms = ObserverTerms(defaults=DEFAULTS, finalizer_deadline_s=60)
         self.observer = Observer(store, reports, api, client, terms=terms, clock=self.clock)
         writer = Writer(api, store, metrics=metrics, instance="operator-0")
@@ -173,6 +183,11 @@ class World:
             if delay_s != 0.0 and not self.keys:
                 return
         raise AssertionError(f"no end in {ROUNDS} rounds: {self.cluster.statuses[-3:]}")
+
+    def registered(self) -> str | None:
+        """The model that the control plane knows the service's pods by."""
+        heard = self.reports.service(KEY.namespace, KEY.name)
+        return None if heard is None else heard.report.model
 
     @property
     def status(self) -> Manifest:
@@ -259,6 +274,32 @@ async def test_a_child_that_cannot_be_deleted_is_told_of_and_holds_up_nothing(
     await world.settle()
     assert place not in world.cluster.objects
     assert condition(world.status, "Configured") == ("True", "Applied")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ClusterError("failed calling webhook: connection refused", status=500),
+        UnreachableError("no answer in 3 s"),
+    ],
+    ids=["fails", "no answer"],
+)
+async def test_pods_are_registered_while_a_webhook_lets_no_status_through(
+    error: ClusterError,
+) -> None:
+    """Agents of new pods got no work for as long as a webhook on every subresource was down."""
+    world = World()
+    world.cluster.mutes = error
+    world.ask(replicas=1)
+    for _ in range(ROUNDS):
+        with contextlib.suppress(RetryError):
+            await world.reconciler.reconcile(KEY)
+    assert world.cluster.statuses == []
+    assert world.registered() == "chat"
+
+    world.cluster.mutes = None
+    await world.settle()
+    assert condition(world.status, "Registered") == ("True", "PodsRegistered")
 
 
 async def test_an_autoscaler_goes_before_the_one_that_takes_its_place_comes() -> None:
