@@ -34,7 +34,7 @@ EXIT_USAGE = 2
 WAIT_FIRST_S = 0.5
 WAIT_MOST_S = 5.0
 LIST_AGAIN_S = 60.0
-"""How soon everything is listed again where a kind may not be."""
+"""How soon everything is listed again where a kind may not be, or goes on not to be."""
 FIRST_ANSWER_S = 5.0
 """How long the first reconciles wait for the control plane's first answer at most."""
 
@@ -79,7 +79,7 @@ class Operator:
         self._synced = asyncio.Event()
         self._look_now = asyncio.Event()
         self._waits_for = "the API server has not been reached yet"
-        self._blind: str | None = None  # what may not be listed any more
+        self._blind: str | None = None  # what may not, or cannot, be listed any more
         self._watch: WatchThread | None = None
         self._watched: tuple[Watched, ...] = ()
         self._watching = False
@@ -164,10 +164,10 @@ class Operator:
         """Watches and lists; an API server that does not answer is waited for."""
         settings = self._parts.settings
         random = Random()  # noqa: S311 - jitter
-        pause_s = WAIT_FIRST_S
+        pause_s, soon_s = WAIT_FIRST_S, WAIT_MOST_S
         while True:
             try:
-                forbidden = await self._look()
+                refused = await self._look()
             except ClusterError as error:
                 self._waits_for = str(error)
                 if isinstance(error, ForbiddenError):  # no outage, which passes
@@ -177,9 +177,13 @@ class Operator:
                 pause_s = min(WAIT_MOST_S, pause_s * 2)
             else:
                 pause_s, again_s, self._blind = WAIT_FIRST_S, settings.resync_s, None
-                if forbidden is not None:
-                    self._blind, again_s = str(forbidden), min(again_s, LIST_AGAIN_S)
+                if refused is not None:
+                    self._blind, again_s = str(refused), min(again_s, LIST_AGAIN_S)
                     log.warning("cluster.blind", reason=self._blind)
+                if refused is None or isinstance(refused, ForbiddenError):
+                    soon_s = WAIT_MOST_S
+                else:  # mostly an API server that starts; else its lists are not made dearer
+                    again_s, soon_s = min(again_s, soon_s), min(LIST_AGAIN_S, soon_s * 2)
                 await self._until_due(again_s * random.uniform(0.9, 1.0))
 
     async def _until_due(self, delay_s: float) -> None:
@@ -189,7 +193,7 @@ class Operator:
                 await self._look_now.wait()
         self._look_now.clear()
 
-    async def _look(self) -> ForbiddenError | None:
+    async def _look(self) -> ClusterError | None:
         """One probe of the kinds and one full list of each; why one could not be listed any more.
 
         Raises:
@@ -199,9 +203,9 @@ class Operator:
         watched = await parts.resync.kinds()
         if self._watch is None or kinds_of(watched) != kinds_of(self._watched):
             await self._watch_these(watched)
-        forbidden = await parts.resync.list_all(watched)
-        if forbidden is not None and not self._synced.is_set():
-            raise forbidden  # who has not seen everything once would take the rest for gone
+        refused = await parts.resync.list_all(watched)
+        if refused is not None and not self._synced.is_set():
+            raise refused  # who has not seen everything once would take the rest for gone
         parts.observer.optional_kinds = optional_kinds(watched)
         if self._synced.is_set():
             parts.requests.forget_sent()
@@ -210,7 +214,7 @@ class Operator:
             log.info("operator.synced", kinds=len(watched))
         self._synced.set()
         parts.metrics.synced.set(1)
-        return forbidden
+        return refused
 
     async def _watch_these(self, watched: tuple[Watched, ...]) -> None:
         parts = self._parts

@@ -11,7 +11,12 @@ from functools import partial
 import structlog
 
 from weir_operator.cluster.api import ClusterApi
-from weir_operator.cluster.errors import ClusterError, ForbiddenError, NotFoundError
+from weir_operator.cluster.errors import (
+    ClusterError,
+    ForbiddenError,
+    NotFoundError,
+    UnreachableError,
+)
 from weir_operator.cluster.store import POD, ObjectStore
 from weir_operator.cluster.watch import Watched
 from weir_operator.metrics import OperatorMetrics
@@ -70,27 +75,35 @@ class Resync:
         found = [watched for watched in OPTIONAL if await self._api.has_kind(watched.kind)]
         return (*REQUIRED, *found)
 
-    async def list_all(self, watched: Sequence[Watched]) -> ForbiddenError | None:
-        """Lists every kind and takes the lists over; the first refusal of one that is forbidden.
+    async def list_all(self, watched: Sequence[Watched]) -> ClusterError | None:
+        """Lists every kind and takes the lists over; why the first that has none could not be.
+
+        The store keeps what it had of a kind that is forbidden, throttled or cannot be read.
 
         Raises:
-            ClusterError: any other answer; the store keeps what it had of that kind.
+            UnreachableError: no answer, which the other kinds would not get either.
+            NotFoundError: a kind of Weir's own is not served any more.
         """
-        outcome, forbidden = "failed", None
+        outcome, refused = "failed", None
         try:
             for one in watched:
                 try:
                     await self._list(one)
-                except ForbiddenError as error:
-                    forbidden = forbidden or error
-            outcome = "done" if forbidden is None else "forbidden"
+                except (UnreachableError, NotFoundError):
+                    raise
+                except ClusterError as error:
+                    refused = refused or error
+            if refused is None:
+                outcome = "done"
+            elif isinstance(refused, ForbiddenError):
+                outcome = "forbidden"
         finally:
             self._metrics.resyncs.labels(outcome).inc()
         gone = {one.kind for one in OPTIONAL} - {one.kind for one in watched}
         for kind in gone:
             self._store.forget(kind)
         self.count(watched)
-        return forbidden
+        return refused
 
     def count(self, watched: Sequence[Watched]) -> None:
         """Takes the numbers of objects into the metrics."""
