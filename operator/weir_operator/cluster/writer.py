@@ -154,8 +154,10 @@ class Writer:
         self._metrics.writes.labels("removal", ref.kind).inc()
         log.info("object.deleted", kind=ref.kind, namespace=ref.namespace, name=ref.name)
 
-    async def write_status(self, owner: Manifest, status: Manifest) -> bool:
-        """Writes the status of that very version; False when it has changed or is gone.
+    async def write_status(self, owner: Manifest, status: Manifest) -> Manifest | None:
+        """Writes the status of that very version; the object as it is then.
+
+        None when it has changed or is gone.
 
         The uid alone is no precondition here: the API server drops it from a status of a custom
         resource before it compares, so a namesake would get it.
@@ -173,15 +175,15 @@ class Writer:
             result = await self._api.apply(kind, manifest, status=True)
         except NotFoundError:
             self._store.gone(kind, owner)  # a watch that missed it would have its children made
-            return False
+            return None
         except ConflictError:
-            return False
+            return None
         except (RefusedError, ForbiddenError):
             self._metrics.status_refused.labels(kind.kind).inc()
             raise
         self._store.seen(kind, result, own_write=True)
         self._metrics.writes.labels("status", kind.kind).inc()
-        return True
+        return result
 
     async def set_finalizer(self, owner: Manifest, *, wanted: bool) -> bool:
         """Adds or removes our finalizer on that very object; False when it is gone.

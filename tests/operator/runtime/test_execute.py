@@ -11,6 +11,7 @@ import pytest
 
 from tests.operator.planning.worlds import (
     DEFAULTS,
+    batchjob,
     condition,
     deployment_status,
     llmservice,
@@ -25,12 +26,19 @@ from weir_operator.cluster.errors import (
 )
 from weir_operator.cluster.store import ObjectStore
 from weir_operator.cluster.writer import Writer
-from weir_operator.control_plane.client import ControlPlaneClient, HeardService
+from weir_operator.control_plane.client import ControlPlaneClient, HeardJob, HeardService
 from weir_operator.control_plane.reports import ASK_AGAIN_S, MOST_CORRECTIONS, ReportBook
 from weir_operator.metrics import OperatorMetrics
-from weir_operator.planning.kinds import DEPLOYMENT, HPA, LLM_SERVICE, SCALED_OBJECT, Kind
-from weir_operator.planning.observed import PodReport, ServiceReport
-from weir_operator.planning.types import EventNote, Manifest, ObjectKey, RegisterPods
+from weir_operator.planning.kinds import (
+    BATCH_JOB,
+    DEPLOYMENT,
+    HPA,
+    LLM_SERVICE,
+    SCALED_OBJECT,
+    Kind,
+)
+from weir_operator.planning.observed import BatchReport, PodReport, ServiceReport
+from weir_operator.planning.types import EventNote, Manifest, ObjectKey, PutBatchJob, RegisterPods
 from weir_operator.reconcile.children import TOLD_AFTER_S, Children
 from weir_operator.reconcile.execute import Executor
 from weir_operator.reconcile.gate import StatusGate
@@ -40,6 +48,8 @@ from weir_operator.reconcile.requests import Requests
 from weir_operator.workqueue import RetryError
 
 KEY = ObjectKey(kind="LLMService", namespace="team", name="chat")
+JOB = ObjectKey(kind="BatchJob", namespace="team", name="night")
+THEIRS = "Theirs"
 SCALED = {"type": "HPA", "maxReplicas": 4, "metrics": [{"type": "Resource"}]}
 ROUNDS = 20
 
@@ -73,7 +83,12 @@ class Cluster:
             if self.mutes is not None:
                 raise self.mutes
             self.statuses.append(manifest["status"])
-            return self._put(place, {"status": manifest["status"]})
+            live = self.objects[place]
+            before = live.get("status", {})
+            theirs = [item for item in before.get("conditions", ()) if item["reason"] == THEIRS]
+            after = manifest["status"]
+            after = {**after, "conditions": [*after["conditions"], *theirs]}
+            return live if after == before else self._put(place, {"status": after})
         known = self.objects.get(place, {})
         given = {name: value for name, value in manifest.items() if name != "metadata"}
         if known and all(known.get(name) == value for name, value in given.items()):
@@ -100,7 +115,7 @@ class Cluster:
 
     def change(self, place: tuple[str, str], content: Mapping[str, Any]) -> None:
         """Somebody else changes an object."""
-        kind = LLM_SERVICE if place[0] == LLM_SERVICE.kind else DEPLOYMENT
+        kind = next(kind for kind in (LLM_SERVICE, BATCH_JOB, DEPLOYMENT) if kind.kind == place[0])
         self.store.seen(kind, self._put(place, content))
 
     def _put(self, place: tuple[str, str], content: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,10 +126,13 @@ class Cluster:
 
 
 class ControlPlane:
-    """Registers whatever it is told."""
+    """Takes whatever it is told."""
 
-    async def perform(self, request: object) -> HeardService:
-        """The service as it is known then."""
+    async def perform(self, request: object) -> HeardService | HeardJob:
+        """The service, or the batch, as it is known then."""
+        if isinstance(request, PutBatchJob):
+            held = BatchReport(uid=request.uid, batch_id=None, status="suspended", suspended=True)
+            return HeardJob(namespace="team", name=request.name, uid=request.uid, report=held)
         assert isinstance(request, RegisterPods)
         report = ServiceReport(
             model=request.model,
@@ -300,6 +318,24 @@ async def test_pods_are_registered_while_a_webhook_lets_no_status_through(
     world.cluster.mutes = None
     await world.settle()
     assert condition(world.status, "Registered") == ("True", "PodsRegistered")
+
+
+async def test_a_condition_that_somebody_adds_to_a_batch_stays_and_is_not_fought_over() -> None:
+    """The same status was written again every few seconds for as long as it was there."""
+    world, place = World(), ("BatchJob", "night")
+    world.cluster.change(place, batchjob(suspend=True))
+    while (await world.reconciler.reconcile(JOB)) == 0.0:
+        pass
+    assert condition(world.status, "Suspended") == ("True", "Suspended")
+
+    ours = world.cluster.objects[place]["status"]
+    added = {**ours["conditions"][0], "type": "Audited", "reason": THEIRS}
+    theirs = {**ours, "conditions": [*ours["conditions"], added]}
+    world.cluster.change(place, {"status": theirs})
+    for _ in range(3):  # it may write once to see that there is nothing to put right
+        delay_s = await world.reconciler.reconcile(JOB)
+        assert delay_s != 0.0
+    assert world.cluster.objects[place]["status"] == theirs
 
 
 async def test_an_autoscaler_goes_before_the_one_that_takes_its_place_comes() -> None:
