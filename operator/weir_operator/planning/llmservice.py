@@ -48,7 +48,7 @@ def plan_llmservice(observed: ObservedLLMService) -> Plan:
     desired = build_children(context, observed.optional_kinds)
     foreign = _foreign(observed, desired)
     removals = _removals(context, observed, desired)
-    refused = _refused(observed, desired, removals)
+    refused = (*_refused(observed, desired, removals), *_ending(observed, desired))
     configured = _configured(context, observed, foreign, refused)
     findings = _findings(context, observed, pods, configured)
     paused = is_paused(observed.service)
@@ -149,6 +149,23 @@ def _refused(
             told.append(f"{kind} {name}: {refusal.message}")
         elif refusal.kept_uid is not None and refusal.kept_uid == leaving.get(place):
             told.append(f"{kind} {name} cannot be deleted: {refusal.message}")
+    return tuple(told)
+
+
+def _ending(observed: ObservedLLMService, desired: tuple[Manifest, ...]) -> tuple[str, ...]:
+    """Each child that somebody deletes and a finalizer keeps: its controller does nothing for it.
+
+    The API server goes on taking what is applied to it, which then has no effect.
+    """
+    told = []
+    for kind, name in sorted(map(_place, desired)):
+        metadata = observed.children.get((kind, name), {}).get("metadata", {})
+        if metadata.get("deletionTimestamp"):
+            kept = ", ".join(metadata.get("finalizers") or ()) or "its grace period"
+            told.append(
+                f"{kind} {name} is being deleted and does nothing more, held by {kept}: it is made "
+                "anew once it is gone"
+            )
     return tuple(told)
 
 

@@ -48,7 +48,8 @@ class LlmServiceReasons:
         says="The API server refused a child, mostly for a podTemplate that is not a pod's, or to "
         "delete one that is not asked for any more, or has done neither for ten seconds, such as "
         "with an admission webhook that is down; the message is the server's. Or something changes "
-        "a child back each time it is put right; the message says how to find it.",
+        "a child back each time it is put right; the message says how to find it. Or somebody "
+        "deletes a child, and its finalizers keep it; it is made anew once it is gone.",
         event="Warning",
     )
     KIND_MISSING = Reason(

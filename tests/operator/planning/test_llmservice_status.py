@@ -13,6 +13,7 @@ from tests.operator.planning.worlds import (
     condition,
     deployment_status,
     llmservice,
+    merge,
     message,
     observe_service,
     replica,
@@ -155,6 +156,25 @@ def test_a_refused_child_is_said_and_stays_asked_for() -> None:
     corrected = llmservice(podTemplate={"spec": {"nodeSelector": {"gpu": "h100"}}})
     plan = plan_llmservice(replace(observed, service=corrected))
     assert condition(plan.status, "Configured")[0] == "True"
+
+
+@pytest.mark.parametrize("finalizer", ["foregroundDeletion", "example.com/held"])
+def test_a_child_that_is_being_deleted_is_said_until_it_is_gone(finalizer: str) -> None:
+    """Nothing of a new spec is rolled out by then, and all was said to be as the spec asks."""
+    observed = with_deployment(observe_service(), deployment_status(2))
+    place = ("Deployment", "chat")
+    ends = {"deletionTimestamp": "2026-05-04T11:00:00Z", "finalizers": [finalizer]}
+    ending = merge(observed.children[place], {"metadata": ends})
+    plan = plan_llmservice(replace(observed, children={**observed.children, place: ending}))
+    assert condition(plan.status, "Configured") == ("False", "ChildRefused")
+    assert f"Deployment chat is being deleted and does nothing more, held by {finalizer}" in (
+        message(plan.status, "Ready")
+    )
+
+    gone = {where: child for where, child in observed.children.items() if where != place}
+    plan = plan_llmservice(replace(observed, children=gone))
+    assert condition(plan.status, "Configured") == ("True", "Applied")
+    assert "Deployment" in {child["kind"] for child in plan.children}
 
 
 def test_a_child_that_is_still_refused_is_said_whatever_else_changed() -> None:
