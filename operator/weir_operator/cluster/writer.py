@@ -27,6 +27,7 @@ from weir_operator.planning.kinds import (
     CHILD_KINDS,
     FINALIZER,
     LLM_SERVICE,
+    SERVICE_LABEL,
     Kind,
 )
 from weir_operator.planning.types import ChildRef, EventNote, Manifest
@@ -71,6 +72,7 @@ class Writer:
 
         Raises:
             ForeignObjectError: an object of that name exists and is not the owner's.
+            RefusedError: it is wrong, or has not got the label by which it is found.
             ClusterError: the API server's answer.
         """
         kind = kind_of(str(desired["apiVersion"]), str(desired["kind"]))
@@ -86,6 +88,12 @@ class Writer:
             await self._refuse_foreign(kind, namespace, name, owner)
         edited = live is not None and known is not None and known.record.desired == digest(desired)
         result = await self._apply(kind, desired, edited=edited)
+        if _service_label(result) != _service_label(desired):  # no watch and no list would tell
+            raise RefusedError(
+                f"something takes its label {SERVICE_LABEL} off as it is applied, without which "
+                "it is not seen: exempt it from that admission webhook or policy",
+                reason="LabelTaken",
+            )
         changed = live is None or _version(live) != _version(result)
         self._memory[place] = _Memory(record=applied(desired, result), fields=owned_fields(result))
         self._store.seen(kind, result, own_write=True)
@@ -319,3 +327,7 @@ def _cut(text: str, most_bytes: int) -> str:
 
 def _version(item: Manifest) -> str:
     return str(item["metadata"].get("resourceVersion"))
+
+
+def _service_label(item: Manifest) -> object:
+    return (item["metadata"].get("labels") or {}).get(SERVICE_LABEL)

@@ -65,6 +65,7 @@ class Cluster:
         self.keeps: ClusterError | None = None  # said instead of a deletion
         self.mutes: ClusterError | None = None  # said instead of taking a status
         self.keda = False  # whether its webhook is there
+        self.strips = False  # whether a policy takes labels that it does not know off Deployments
         self.fights = False  # whether somebody changes each Deployment back at once
         self._versions = itertools.count(1)
 
@@ -95,6 +96,8 @@ class Cluster:
             return known
         metadata = {**manifest["metadata"], "uid": f"uid-{kind.kind}"}
         metadata["generation"] = known.get("metadata", {}).get("generation", 0) + 1
+        if self.strips and kind == DEPLOYMENT:
+            metadata["labels"] = {}
         made = self._put(place, {**given, "metadata": metadata})
         if self.fights and kind == DEPLOYMENT:
             self.change(place, {"spec": {**made["spec"], "paused": True}})
@@ -255,6 +258,24 @@ async def test_a_child_that_is_changed_back_each_time_is_told_of_and_seldom_put_
         await world.settle()
     assert "paused" not in world.cluster.objects[place]["spec"]
     assert condition(world.status, "Configured") == ("True", "Applied")
+
+
+async def test_a_policy_that_takes_a_childs_label_off_is_told_of() -> None:
+    """The Deployment was said not to exist yet for as long as it did, and all to be as asked."""
+    world = World()
+    world.cluster.strips = True
+    world.ask(replicas=1)
+    await world.settle()
+    assert condition(world.status, "Configured") == ("False", "ChildRefused")
+    assert "Deployment chat" in message(world.status, "Ready")
+    assert "takes its label weir.dev/llmservice off" in message(world.status, "Ready")
+
+    world.cluster.strips = False
+    world.cluster.objects.pop(("Deployment", "chat"))  # so that the next apply makes a change
+    world.now_s += ASK_AGAIN_S
+    await world.settle()
+    assert condition(world.status, "Configured") == ("True", "Applied")
+    assert condition(world.status, "Available") == ("False", "TooFewReady")
 
 
 @pytest.mark.parametrize(
