@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 Decision = Literal["create", "renew", "take", "wait"]
 
+_MOST_TRANSITIONS = 2**31 - 1  # more is no Lease to the API server
+
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseRecord:
@@ -92,7 +94,7 @@ def next_manifest(
         holderIdentity=me,
         leaseDurationSeconds=max(1, round(lease_s)),
         renewTime=stamp,
-        leaseTransitions=(record.transitions + 1 if taken else record.transitions) if record else 0,
+        leaseTransitions=min(record.transitions + taken, _MOST_TRANSITIONS) if record else 0,
     )
     if taken:
         spec["acquireTime"] = stamp

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from pydantic import ValidationError
@@ -120,7 +120,7 @@ def _plan_ended(context: JobContext) -> Plan:
     ttl_s, ended_at = context.spec.ttl_seconds_after_finished, context.status.completion_time
     if ttl_s is None or ended_at is None:
         return Plan(finalizer=release, status=status)
-    left_s = (ended_at + timedelta(seconds=ttl_s) - context.observed.now).total_seconds()
+    left_s = ttl_s - (context.observed.now - ended_at).total_seconds()
     if left_s > 0:
         return Plan(finalizer=release, status=status, requeue_after_s=left_s)
     itself = ChildRef(

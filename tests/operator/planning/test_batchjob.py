@@ -344,6 +344,15 @@ def test_an_ended_job_is_deleted_after_its_time_to_live() -> None:
     assert plan_batchjob(ended(10_000)).removals == ()
 
 
+def test_an_end_in_the_farthest_future_that_somebody_wrote_is_waited_for() -> None:
+    observed = ended(10, ttlSecondsAfterFinished=60)
+    status = observed.job["status"] | {"completionTime": "9999-12-31T23:59:59Z"}
+    plan = plan_batchjob(replace(observed, job={**observed.job, "status": status}))
+    assert plan.removals == ()
+    assert plan.requeue_after_s is not None
+    assert plan.requeue_after_s > 0
+
+
 # --- refusals --------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from tests.support.virtual_time import run_virtual
 from weir_operator.cluster.errors import ConflictError, NotFoundError, UnreachableError
 from weir_operator.leader.elector import Elector, NotLeaderError, Terms
-from weir_operator.leader.lease import LeaseRecord, Sighting, decide
+from weir_operator.leader.lease import LeaseRecord, Sighting, decide, next_manifest
 from weir_operator.leader.watchdog import Watchdog
 
 TERMS = Terms(
@@ -324,3 +325,20 @@ def test_the_watchdog_sees_a_loop_that_is_stuck() -> None:
     assert not watchdog.expired()  # the loop itself has a second to act
     now_s[0] = 107.1
     assert watchdog.expired()
+
+
+def test_a_lease_that_changed_hands_as_often_as_can_be_counted_is_still_taken() -> None:
+    """The count is an int32: the API server would refuse one more, and nobody would lead."""
+    most = 2**31 - 1
+    full = LeaseRecord.parse(
+        {
+            "metadata": {"namespace": "weir", "name": "weir-operator", "resourceVersion": "7"},
+            "spec": {"holderIdentity": "", "leaseTransitions": most},
+        }
+    )
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    taken = next_manifest(
+        full, namespace="weir", name="weir-operator", me="b", lease_s=10, now=now
+    )
+    assert taken["spec"]["holderIdentity"] == "b"
+    assert taken["spec"]["leaseTransitions"] == most
