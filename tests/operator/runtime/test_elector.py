@@ -337,8 +337,6 @@ def test_a_lease_that_changed_hands_as_often_as_can_be_counted_is_still_taken() 
         }
     )
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    taken = next_manifest(
-        full, namespace="weir", name="weir-operator", me="b", lease_s=10, now=now
-    )
+    taken = next_manifest(full, namespace="weir", name="weir-operator", me="b", lease_s=10, now=now)
     assert taken["spec"]["holderIdentity"] == "b"
     assert taken["spec"]["leaseTransitions"] == most
