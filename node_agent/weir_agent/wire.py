@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field
 Count = Annotated[int, Field(ge=0, le=(1 << 63) - 1)]  # more cannot be sent to an engine
 Seconds = Annotated[float, Field(allow_inf_nan=False)]
 MAX_LEASE_S = 3_600.0  # a longer one would outlive the control plane that no longer renews it
-LeaseSeconds = Annotated[float, Field(ge=0, le=MAX_LEASE_S, allow_inf_nan=False)]
 ChunkId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,128}$")]  # names a folder
 AgentState = Literal["starting", "serving", "draining", "engine_down", "disk_full"]
 
@@ -148,7 +147,7 @@ class Forecast(Wire):
 class Policy(Wire):
     """What offline work may use, for ``lease_s`` from the moment the sync was sent."""
 
-    lease_s: LeaseSeconds
+    lease_s: Annotated[Seconds, Field(ge=0, le=MAX_LEASE_S)]
     offline_kv_blocks: Count
     offline_seq_slots: Count
     step_budget_s: Annotated[Seconds, Field(ge=0)] | None = None
@@ -161,7 +160,7 @@ class Lease(Wire):
     chunk_id: ChunkId
     attempt: Annotated[int, Field(ge=0)]
     nonce: str
-    lease_s: LeaseSeconds = 90.0
+    lease_s: Seconds = 90.0
     batch_id: str = ""
     tenant: str = ""
     service: str = ""

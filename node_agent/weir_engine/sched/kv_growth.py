@@ -86,20 +86,10 @@ class GrowthToPeak:
         """``running`` are the offline requests that run."""
         size = self._size = draft.block_size_tokens
         self._most = len(running) + draft.seqs_left
-        self._ends: list[tuple[int, int]] = []
-        held = at_ends = 0
-        for request in running:  # many, at each step with an admission: what `_left` says, in place
-            hit, done = request.hit_tokens, request.output_tokens
-            left = (request.expected_output_tokens or request.max_output_tokens) - done
-            if left < 1:
-                left = 1
-            own = request.prompt_tokens + done - hit
-            self._ends.append((left, own))
-            at_ends -= -(left + own) // size
-            blocks = (hit - request.computed_tokens) // size
-            if blocks < 0:
-                held -= blocks
-        self._held, self._at_ends = held, at_ends
+        self._ends = [_left(request, request.hit_tokens) for request in running]
+        held = [(request.hit_tokens - request.computed_tokens) // size for request in running]
+        self._held = -sum(blocks for blocks in held if blocks < 0)
+        self._at_ends = -sum(-(left + own) // size for left, own in self._ends)
         self._peaks: _Peaks | None = None  # made where it must be known
 
     def need(
