@@ -28,12 +28,11 @@ from weir_controlplane.links.signer import LinkSigner
 from weir_controlplane.room import Room
 from weir_controlplane.services import BackgroundTask, Component, LocalNudge, Nudge, Services
 from weir_controlplane.settings import Settings
-from weir_controlplane.store.database import OUTAGES, Database
+from weir_controlplane.store.database import Database, is_outage
 
 RESTART_AFTER_S = 1.0
 CANCEL_AGAIN_S = 0.5
 UPLOAD_RETRY_S = 10
-_OUTSIDE: tuple[type[Exception], ...] = (*OUTAGES, WeirError)  # no defects of the task itself
 _log = structlog.get_logger(__name__)
 
 
@@ -125,8 +124,9 @@ async def _forever(services: Services, name: str, task: BackgroundTask) -> None:
     while True:
         try:
             await task(services)
-        except _OUTSIDE as error:
-            _log.warning("background_task_waits", component=name, error=repr(error))
         except Exception as error:  # noqa: BLE001 - the main loop of a background task
-            _log.exception("background_task_failed", component=name, error=type(error).__name__)
+            if isinstance(error, WeirError) or is_outage(error):  # no defect of the task itself
+                _log.warning("background_task_waits", component=name, error=repr(error))
+            else:
+                _log.exception("background_task_failed", component=name, error=type(error).__name__)
         await asyncio.sleep(RESTART_AFTER_S)

@@ -20,6 +20,8 @@ from tests.support import sqlite
 from tests.support.postgres import PostgresServer
 from tests.support.processes import free_port, stop
 from tests.support.statements import share_compiled
+from weir_controlplane.app import make_services
+from weir_controlplane.services import Services
 from weir_controlplane.store.database import Database
 
 S3_START_S = 240
@@ -46,6 +48,16 @@ async def database(database_url: str) -> AsyncIterator[Database]:
     await database.open()
     yield database
     await database.close()
+
+
+@pytest.fixture
+async def services(tmp_path: Path, database_url: str) -> AsyncIterator[Services]:
+    """One replica without its loops, on either database; its chunks have some seven lines."""
+    settings = make_settings(tmp_path, database_url, chunk_lines=7, abandoned_upload_s=60)
+    services = make_services(settings)
+    await services.database.open()
+    yield services
+    await services.database.close()
 
 
 @pytest.fixture

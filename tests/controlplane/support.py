@@ -134,3 +134,9 @@ def hanging(file: Path) -> Iterator[None]:
         kept.replace(file)
         time.sleep(0.1)  # so that nobody waits for it any more
         os.close(wakes)
+
+
+def stored_files(plane: Plane) -> list[str]:
+    """The names of what is in its file store, which is a folder."""
+    folder = plane.services.settings.data_dir / "files"
+    return [path.name for path in folder.rglob("*") if path.is_file()]

@@ -8,35 +8,27 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import REGISTRY
-from sqlalchemy import func, select, update
+from sqlalchemy import select, update
 
 from tests.controlplane.agent_sim import telemetry
 from tests.controlplane.bench import Process, chunks_of, put_batch
 from tests.controlplane.jobs import Lab, lab
 from tests.controlplane.support import eventually, make_settings, running
-from weir_controlplane.agents import metrics
 from weir_controlplane.agents import service as agents_service
-from weir_controlplane.agents.history import DemandLog
-from weir_controlplane.agents.metrics import PodGauges
 from weir_controlplane.agents.pace import Pace
-from weir_controlplane.agents.pods import PodPolicies
-from weir_controlplane.agents.registry import AgentEntry, Registry
+from weir_controlplane.agents.registry import Registry
 from weir_controlplane.agents.schemas import Telemetry
 from weir_controlplane.dispatch.errors import StaleIncarnationError
 from weir_controlplane.dispatch.incarnations import forget_agents
 from weir_controlplane.dispatch.settle import settle
 from weir_controlplane.dispatch.work import ReportedDeath
-from weir_controlplane.forecast.demand import BUCKET_S
-from weir_controlplane.forecast.methods import default_methods
-from weir_controlplane.forecast.series import DAYS_S, RECENT_S
-from weir_controlplane.policy.decide import Policy, PolicyLimits
+from weir_controlplane.policy.decide import Policy
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import Database
 from weir_controlplane.store.fleet_models import (
     Agent,
     Death,
     Incarnation,
-    KvDemand,
     ServedModel,
 )
 from weir_controlplane.store.models import Chunk
@@ -110,24 +102,6 @@ async def test_a_fresh_pod_gets_a_leased_conservative_policy(desk: Lab) -> None:
     assert 0.9 <= agent.last["next_sync_s"] <= 15
     quiet = await agent.sync(telemetry={"total_blocks": 0})
     assert quiet["policy"] is None  # nothing is known of its blocks
-
-
-async def test_a_pods_past_outlives_the_control_plane(tmp_path: Path) -> None:
-    """History is in the database: another process forecasts from it (§8.13)."""
-    settings = make_settings(tmp_path)
-    async with running(settings) as plane:
-        now_s = await plane.services.database.now_s()
-        log = DemandLog()
-        for back_s in range(3600, 0, -BUCKET_S):
-            log.record("pod-0", now_s - back_s, 400 + (back_s // BUCKET_S) % 2 * 100)
-        assert await log.flush(plane.services.database) > 300
-    async with running(settings) as plane, lab(plane) as desk:
-        agent = desk.agent()
-        await agent.sync(telemetry=telemetry(online_kv_blocks=450))
-        policy = agent.last["policy"]
-        # Peaks of 500: the quantile covers them and wastes less than mean and deviation (550).
-        assert policy["forecast"] == {"method": "quantile", "online_kv_blocks": 500}
-        assert policy["offline_kv_blocks"] == 500
 
 
 async def test_what_online_requests_find_again_is_kept_from_offline_work(desk: Lab) -> None:
@@ -257,163 +231,6 @@ async def test_rule_1_leases_of_many_agents_are_renewed_together(database: Datab
     assert registry.entry("pod-0").renewed_at == 0.0
 
 
-async def test_rule_13_replicas_add_to_one_history(database: Database) -> None:
-    """§8.13: two replicas that saw half of the samples each write what one would have."""
-    one, two = DemandLog(), DemandLog()
-    now_s = await database.now_s()
-    at_s = now_s // BUCKET_S * BUCKET_S
-    await one.load(database, "pod-0", now_s)
-    for second in range(10):
-        (one if second % 2 else two).record("pod-0", at_s + second, 10 * second)
-    await one.flush(database)
-    await two.flush(database)
-    async with database.read() as session:
-        statement = select(KvDemand).where(KvDemand.length_s == BUCKET_S)
-        row = (await session.execute(statement)).scalar_one()
-    assert (row.samples, row.sum_blocks, row.max_blocks) == (10, 450.0, 90)
-    assert row.sum_sq_blocks == sum((10.0 * second) ** 2 for second in range(10))
-    await one.read_others(database, now_s)
-    pod = one.pod("pod-0")
-    assert pod is not None
-    assert pod.history().recent.samples[-1] == 10
-    one.record("pod-0", at_s + 9, 1)  # not written yet when the other's is read
-    two.record("pod-0", at_s + 9, 1)
-    await two.flush(database)
-    await one.read_others(database, now_s)
-    pod = one.pod("pod-0")
-    assert pod is not None
-    assert pod.history().recent.samples[-1] == 12
-
-
-async def test_rule_13_days_seen_by_another_replica_count(database: Database) -> None:
-    """§8.13: a pod's syncs come here, then to the other replica for a day, and here again."""
-    one, two = DemandLog(), DemandLog()
-    now_s = await database.now_s()
-    await one.load(database, "pod-0", now_s)
-    one.record("pod-0", now_s, 10)
-    await one.flush(database)
-    for hours in range(1, 24):
-        two.record("pod-0", now_s + 3600 * hours, 10)
-        await two.flush(database)
-        one.record("pod-0", now_s + 3600 * hours, 20)  # not written yet
-        await one.read_others(database, now_s + 3600 * hours + BUCKET_S)
-    pod = one.pod("pod-0")
-    assert pod is not None
-    assert pod.history().days.samples.tolist() == [1] + [2] * 23
-    assert pod.history().days.sum_blocks.tolist() == [10] + [30] * 23
-
-
-async def test_a_clock_that_is_set_back_stops_no_forecast(database: Database) -> None:
-    """A server whose hardware clock is that of a time zone begins some hours ahead."""
-    log = DemandLog()
-    policies = PodPolicies(log, methods=default_methods(), limits=PolicyLimits())
-    entry = AgentEntry(agent_id="pod-0", service="svc")
-    entry.telemetry = Telemetry(total_blocks=1000)
-    now_s = await database.now_s()
-
-    def forecasts(log: DemandLog, begin_s: float, end_s: float, blocks: int) -> int | None:
-        for at_s in range(int(begin_s), int(end_s), BUCKET_S):
-            log.record("pod-0", at_s, blocks)
-            policies.decide(entry, at_s)
-        return None if entry.forecast is None else entry.forecast.online_kv_blocks
-
-    await log.load(database, "pod-0", now_s)
-    assert forecasts(log, now_s + 5 * 3600, now_s + 8 * 3600, 100) == 100
-    await log.flush(database)
-    assert forecasts(log, now_s, now_s + 600, 600) == 600
-    await log.flush(database)
-    again = DemandLog()
-    await again.load(database, "pod-0", now_s + 600)
-    pod = again.pod("pod-0")
-    assert pod is not None
-    assert set(pod.history().recent.max_blocks) == {600}
-    await log.trim(database, now_s + 600)
-    async with database.read() as session:
-        last = await session.execute(select(func.max(KvDemand.start_s)))
-        assert last.scalar_one() <= now_s + 600
-
-
-async def test_scores_of_a_pod_are_shown_by_whom_it_syncs_with() -> None:
-    """Those that it left behind at another replica hid that its forecast had become bad."""
-    shown = {"service": "svc", "agent": "pod-0", "method": "quantile"}
-    entry = AgentEntry(agent_id="pod-0", service="svc")
-    gauges = PodGauges()
-    metrics.COVERAGE.labels(**shown).set(1.0)
-    entry.local = True
-    await gauges.update([entry])
-    assert REGISTRY.get_sample_value("weir_forecast_coverage_ratio", shown) == 1.0
-    entry.local = False
-    await gauges.update([entry])
-    assert REGISTRY.get_sample_value("weir_forecast_coverage_ratio", shown) is None
-    await gauges.update([])
-
-
-async def test_a_history_that_could_not_be_written_is_kept(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from weir_controlplane.agents import history
-
-    log = DemandLog()
-    now_s = await database.now_s()
-    log.record("pod-0", now_s, 5)
-
-    async def away(*_arguments: object) -> None:
-        raise ConnectionRefusedError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(history, "_add", away)
-        with pytest.raises(ConnectionRefusedError):
-            await log.flush(database)
-    log.record("pod-0", now_s, 7)
-    await log.flush(database)
-    async with database.read() as session:
-        sums = select(func.sum(KvDemand.samples)).where(KvDemand.length_s == BUCKET_S)
-        assert (await session.execute(sums)).scalar_one() == 2
-
-
-async def test_a_long_outage_keeps_only_what_forecasts_read(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Agents go on syncing without the database: what they say must not fill the memory."""
-    from weir_controlplane.agents import history
-
-    log = DemandLog()
-    now_s = await database.now_s()
-
-    async def away(*_arguments: object) -> None:
-        raise ConnectionRefusedError
-
-    with monkeypatch.context() as patch:
-        patch.setattr(history, "_add", away)
-        for ago_s in range(3 * RECENT_S, 0, -BUCKET_S):
-            log.record("pod-0", now_s - ago_s, 5)
-            if ago_s % 600 == 0:
-                with pytest.raises(ConnectionRefusedError):
-                    await log.flush(database)
-    log.record("pod-0", now_s, 7)
-    written = await log.flush(database)
-    assert written <= RECENT_S // BUCKET_S + 3 * RECENT_S // 600 + 600 // BUCKET_S + 5
-    async with database.read() as session:
-        recent = select(func.count()).where(
-            KvDemand.length_s == BUCKET_S, KvDemand.start_s > now_s - RECENT_S + BUCKET_S
-        )
-        assert (await session.execute(recent)).scalar_one() >= RECENT_S // BUCKET_S - 1
-
-
-async def test_the_history_is_trimmed_to_what_forecasts_read(database: Database) -> None:
-    log = DemandLog()
-    now_s = await database.now_s()
-    for back_s in (0, RECENT_S / 2, RECENT_S + 60, DAYS_S / 2, DAYS_S + 7200):
-        log.record("pod-0", now_s - back_s, 5)
-    await log.flush(database)
-    await log.trim(database, now_s)
-    async with database.read() as session:
-        counted = await session.execute(
-            select(KvDemand.length_s, func.count()).group_by(KvDemand.length_s)
-        )
-        assert sorted((length, rows) for length, rows in counted) == [(10, 2), (600, 4)]
-
-
 async def test_what_agents_say_reaches_the_other_replicas(database: Database) -> None:
     process = Process(agent_id="pod-0")
     settled = await settle(database, process.work())
@@ -501,7 +318,7 @@ async def test_agents_that_were_silent_for_a_week_are_forgotten(database: Databa
 
 def test_the_protocol_page_names_every_field_of_a_sync() -> None:
     page = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
-    from weir_controlplane.agents.schemas import Lease, SyncReply, SyncRequest, Telemetry
+    from weir_controlplane.agents.schemas import Lease, SyncReply, SyncRequest
 
     for model in (SyncRequest, SyncReply, Telemetry, Lease):
         missing = [name for name in model.model_fields if f"{name}" not in page]

@@ -11,12 +11,14 @@ from typing import Any, NoReturn
 
 import openai
 import pytest
-from sqlalchemy import update
+from sqlalchemy import text, update
+from structlog.testing import capture_logs
 
 from tests.controlplane.bench import put_submitted
 from tests.controlplane.jobs import ENDPOINT, Lab, input_lines
 from tests.controlplane.support import batch_reaches, eventually, make_settings
 from weir_controlplane.app import make_services
+from weir_controlplane.batches import worker
 from weir_controlplane.batches.failing import count_stuck, read_failing
 from weir_controlplane.batches.metrics import running
 from weir_controlplane.batches.worker import work_once
@@ -105,6 +107,38 @@ async def test_an_error_that_nobody_expected_shows_nothing_of_what_was_read(
     monkeypatch.setattr(Storage, "_read_ranges", broken(ValueError("the prompt of line 1")))
     seen = await fails_often(desk, 1)
     assert (seen["stage"], seen["error"]) == ("cancelling", "ValueError")
+
+
+@pytest.mark.postgres
+async def test_a_connection_that_breaks_under_a_batch_is_told_in_one_line(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is wrong with the batch, nor with the control plane: there is no stack to read."""
+    services = make_services(make_settings(tmp_path, postgres_url))
+    await services.database.open()
+    async with services.storage.writer("files/in") as writer:
+        await writer.write(input_lines(4))
+    batch_id = await put_submitted(services.database, content=input_lines(4))
+    async with services.database.transaction() as session:
+        await session.execute(update(Batch).values(endpoint=ENDPOINT))
+
+    async def cut_off(*_arguments: object) -> None:
+        async with services.database.transaction() as session:
+            await session.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+
+    with monkeypatch.context() as patched, capture_logs() as logs:
+        patched.setattr(worker, "take_in", cut_off)
+        assert await work_once(services)
+    (told,) = [log for log in logs if log["event"] == "batch_work_failed"]
+    assert told["error"].startswith("the database could not be used: ")
+    assert not told["exc_info"]
+    async with services.database.transaction() as session:
+        await session.execute(update(Batch).values(work_lease_until=0.0))  # its pause is over
+    assert await work_once(services)
+    async with services.database.read() as session:
+        batch = await session.get_one(Batch, batch_id)
+    assert (batch.status, batch.total_lines) == ("in_progress", 4)
+    await services.database.close()
 
 
 async def test_a_hang_in_one_replica_leaves_the_batch_to_others(

@@ -151,6 +151,38 @@ async def test_rule_4_ending_batches_close_open_chunks_now_and_leased_ones_after
     assert set(found.committed) == {1, 2}
 
 
+async def test_rule_4_the_grace_of_a_batch_that_ended_in_an_outage_counts_from_its_end(
+    database: Database, storage: Storage
+) -> None:
+    """§8.4, §8.1: its holders could commit nothing while the database was away."""
+    batch_id = await put_batch(database, lines=8)
+    first, second = await lease_all(database, batch_id, Process(agent_id="pod"))
+    await cancel(database, batch_id, ago_s=100)
+    await away(database, back_ago_s=0)
+    assert await close_ending(database) == []
+    assert await states(database, batch_id) == ["leased", "leased"]
+    number = await upload(database, storage, first, [1, 2, 3])
+    done = await commit_lines(database, first, number, [1, 2, 3], final=False)
+    assert done.state == "accepted"
+    await away(database, back_ago_s=31)
+    assert await close_ending(database) == [batch_id]
+    assert await upload_or_refusal(database, storage, second) == "stale_lease"
+    found = await assert_nothing_lost_or_doubled(database, batch_id, 8)
+    assert set(found.committed) == {1, 2, 3}
+
+
+async def away(database: Database, *, back_ago_s: float) -> None:
+    """An outage that somebody noticed so long ago."""
+    await expire_leases(database)  # somebody watches
+    gone = OUTAGE_AFTER_S + 100
+    async with database.transaction() as session:
+        await session.execute(update(DispatchClock).values(watched_at=db_now() - gone))
+    assert await expire_leases(database) == 0
+    async with database.transaction() as session:
+        earlier = DispatchClock.hold_until - back_ago_s
+        await session.execute(update(DispatchClock).values(hold_until=earlier))
+
+
 async def upload_or_refusal(database: Database, storage: Storage, grant: Grant) -> str | None:
     from weir_controlplane.dispatch.errors import StaleLeaseError
 

@@ -16,7 +16,6 @@ from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import clock_s
 from weir_controlplane.store.models import Batch, Chunk
 
-GRACE_S = 30.0  # for holders of chunks to commit what is finished, after cancel and expiry (§8.4)
 STUCK_AFTER = 3  # failures in a row
 _DUE_ROWS = 50
 
@@ -99,13 +98,10 @@ async def claim(services: Services) -> Work | None:
     """
     winding_up = or_(
         Batch.status == Status.FINALIZING,
+        # Those who hold chunks of it commit what is finished first, or lose them after their grace.
         and_(
-            Batch.status == Status.CANCELLING,
-            or_(~_leased, Batch.cancelling_at + GRACE_S <= db_now()),
-        ),
-        and_(
-            Batch.closing_as == Status.EXPIRED,
-            or_(~_leased, Batch.expires_at + GRACE_S <= db_now()),
+            or_(Batch.status == Status.CANCELLING, Batch.closing_as == Status.EXPIRED),
+            ~_leased,
         ),
     )
     # Agents were told that its input is missing: is it?

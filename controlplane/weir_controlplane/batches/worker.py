@@ -30,7 +30,7 @@ from weir_controlplane.batches.winding_up import wind_up
 from weir_controlplane.errors import MissingObjectError, StorageError, WeirError
 from weir_controlplane.leases import STILL_S, LeaseLostError, kept_alive
 from weir_controlplane.services import Services
-from weir_controlplane.store.database import OUTAGES
+from weir_controlplane.store.database import OUTAGES, is_outage
 
 TOPIC = "batches"
 _MISSING = (MissingObjectError, BrokenResultError)
@@ -66,7 +66,7 @@ async def work_once(services: Services) -> bool:
         raise
     except Exception as error:  # noqa: BLE001 - the main loop: another batch may do better
         reason = _reason(error)
-        expected = isinstance(error, (WeirError, BrokenResultError))
+        expected = isinstance(error, (WeirError, BrokenResultError)) or is_outage(error)
         _log.warning(
             "batch_work_failed", batch_id=work.batch_id, error=reason, exc_info=not expected
         )
@@ -76,6 +76,9 @@ async def work_once(services: Services) -> bool:
 
 def _reason(error: Exception) -> str:
     """What the operator is shown. An error that nobody expected may show what was being read."""
+    if is_outage(error):
+        why = getattr(error, "orig", None) or error
+        return f"the database could not be used: {why}"[:_MAX_REASON]
     # The store's own error names the object that it has lost, or the host that it cannot reach.
     cause = error.__cause__ if isinstance(error, StorageError) else None
     said = error if cause is None else cause

@@ -18,7 +18,7 @@ from weir_controlplane.batchjobs.leases import JobWork, claim, give_back, give_u
 from weir_controlplane.errors import QuotaExceededError, WeirError
 from weir_controlplane.leases import LeaseLostError, kept_alive
 from weir_controlplane.services import Services
-from weir_controlplane.store.database import OUTAGES
+from weir_controlplane.store.database import OUTAGES, is_outage
 
 WORKERS = 4
 OF_A_TENANT = 2
@@ -87,7 +87,8 @@ async def work_on(services: Services, work: JobWork) -> None:
         _log.warning("batchjob_waits", uid=work.uid, error=repr(error.__cause__ or error))
         await _fail(services, work, "InputUnavailable", error.message)
     except Exception as error:  # noqa: BLE001 - the main loop: another job may do better
-        _log.exception("batchjob_failed", uid=work.uid, error=type(error).__name__)
+        name, stack = type(error).__name__, not is_outage(error)
+        _log.error("batchjob_failed", uid=work.uid, error=name, exc_info=stack)
         await _fail(services, work, "InternalError", "an error inside the control plane")
 
 

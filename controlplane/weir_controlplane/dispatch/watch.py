@@ -157,11 +157,12 @@ async def renew_leases(database: Database, nonces: Mapping[str, str]) -> set[str
 async def close_ending(database: Database) -> list[str]:
     """Closes chunks of batches that are cancelled or out of time; the batches left without any.
 
-    Open ones at once; leased ones `GRACE_S` later, so that what is finished can be committed.
+    Open ones at once; leased ones `GRACE_S` later, so that what is finished can be committed. If
+    the batch ended in an outage, that long after it: its holders could not commit meanwhile.
     A batch out of time must have been marked as such before: without chunks it counts as done.
     """
     async with database.transaction() as session:
-        now_s = await clock_s(session)
+        now_s, back_s = await clock_s(session), await _back_s(session)
         rows = await session.execute(
             select(Batch.id, Batch.status, Batch.cancelling_at, Batch.expires_at).where(
                 or_(
@@ -176,13 +177,19 @@ async def close_ending(database: Database) -> list[str]:
         over = []
         for batch in ending:
             since = batch.cancelling_at if batch.status == "cancelling" else batch.expires_at
-            if since is None or now_s - since > GRACE_S:
+            if since is None or now_s - max(since, back_s) > GRACE_S:
                 over.append(batch.id)
         await close_chunks(
             session,
             Chunk.batch_id.in_(over) | (Chunk.batch_id.in_(ids) & (Chunk.state == "open")),
         )
         return await _without_chunks(session, ids)
+
+
+async def _back_s(session: AsyncSession) -> float:
+    """When somebody watched again after the last outage, or before that where there was none."""
+    clock = await session.get(DispatchClock, _ID)
+    return 0.0 if clock is None else clock.hold_until - LEASE_S
 
 
 async def _without_chunks(session: AsyncSession, batch_ids: Collection[str]) -> list[str]:
