@@ -5,23 +5,22 @@ engine, ``commit`` what became of it. Backends: vLLM, weir_torch, the simulator.
 """
 
 from collections.abc import Sequence
-from math import inf
 from typing import Any
 
 from weir_engine.config import ONLINE_ONLY, EngineShape, Metric, Policy, Slo
 from weir_engine.errors import DuplicateRequestError
 from weir_engine.ids import RequestId
 from weir_engine.kv.view import KvView
-from weir_engine.latency.features import StepShape
 from weir_engine.latency.models import LatencyModel
 from weir_engine.request import Request
 from weir_engine.sched.account import OnlineLoad, StepLimit
 from weir_engine.sched.bookkeeping import Bookkeeping
 from weir_engine.sched.both_ends import BothEnds
 from weir_engine.sched.budget import SloBudget, StepBudget
-from weir_engine.sched.cpu_overflow import NO_PIGGYBACK, CpuOverflow
+from weir_engine.sched.cpu_overflow import CpuOverflow
 from weir_engine.sched.cumulative_budget import CumulativeBudget
 from weir_engine.sched.draft import StepDraft
+from weir_engine.sched.finishing import Finishing
 from weir_engine.sched.joining import PromptJoining
 from weir_engine.sched.listener import StepListener
 from weir_engine.sched.making_room import MakingRoom
@@ -32,7 +31,6 @@ from weir_engine.sched.online_prompts import OnlinePrompts
 from weir_engine.sched.online_room import OnlineRoom
 from weir_engine.sched.overcommit import Overcommit
 from weir_engine.sched.pace import Pace
-from weir_engine.sched.piggyback import Piggyback
 from weir_engine.sched.plan import StepOutcome, StepPlan
 from weir_engine.sched.seats import Seats
 from weir_engine.sched.settlement import Settlement
@@ -98,6 +96,7 @@ class Scheduler:
             gathering=seats.gathering,
         )
         self._settlement = Settlement(self._state, model=model, books=books, pace=pace)
+        self._finishing = Finishing(self._state, model, packs=self._packing is not None)
 
     def _online_phase(self, seats: Seats, ends: BothEnds) -> OnlinePhase:
         making_room = MakingRoom(self._state, ends)
@@ -208,7 +207,9 @@ class Scheduler:
             draft.refused = self._admission.refused(state.running_online.values(), waiting, now_s)
         if self._packing is not None:
             packed = self._packing.fill(draft, policy, now_s)
-            return self._finish(draft, OnlineLoad(now_s=now_s), packed.limit, packed.online_shape)
+            return self._finishing.plan(
+                draft, OnlineLoad(now_s=now_s), packed.limit, packed.online_shape
+            )
         busy_s = self._settlement.busy_s(now_s)
         may_run = bool(policy.offline_seq_slots and policy.offline_kv_blocks)
         may_split = may_run and self._online.may_split
@@ -218,7 +219,7 @@ class Scheduler:
         only_online = state.only_online_runs
         load, limit = self._limited(draft, load, policy, only_online=only_online)
         if only_online or not may_run:
-            return self._finish(draft, load, limit, online_shape)
+            return self._finishing.plan(draft, load, limit, online_shape)
         if self._overflow is None:
             self._offline.fill(draft, policy, load, limit)
             if draft.kind is StepKind.PREFILL and not draft.work:
@@ -226,14 +227,14 @@ class Scheduler:
                 online_shape = draft.shape
                 load, limit = self._limited(draft, load, policy, only_online=False)
                 self._offline.fill(draft, policy, load, limit)
-            return self._finish(draft, load, limit, online_shape)
+            return self._finishing.plan(draft, load, limit, online_shape)
         reserve_s = self._overflow.reserve_s(draft, limit.seconds)
         left = limit._replace(seconds=limit.seconds - reserve_s)
         self._offline.fill(draft, policy, load, left)
         taken = self._overflow.fill(
             draft, policy, base_s=load.base_s, reserve_s=reserve_s, limit_s=limit.seconds
         )
-        return self._finish(draft, load, limit, online_shape, taken)
+        return self._finishing.plan(draft, load, limit, online_shape, taken)
 
     def begin(self, plan: StepPlan) -> None:
         """The plan was sent to the engine: preemptions, admissions and progress take effect."""
@@ -316,60 +317,6 @@ class Scheduler:
         if policy.step_budget_s is not None and policy.step_budget_s < limit.seconds:
             return limit._replace(seconds=policy.step_budget_s, reason="policy", idle_s=None)
         return limit
-
-    def _finish(
-        self,
-        draft: StepDraft,
-        load: OnlineLoad,
-        limit: StepLimit,
-        online_shape: StepShape,
-        taken: Piggyback = NO_PIGGYBACK,
-    ) -> StepPlan:
-        state = self._state
-        shape = draft.shape
-        idle_s = limit.idle_s
-        if state.lane is not None:
-            next_s = state.lane.next_s
-            if next_s is not None:
-                idle_s = min(inf if idle_s is None else idle_s, max(next_s - load.now_s, 0.0))
-        if shape is online_shape and self._packing is None:
-            predicted_s = load.base_s  # the same step
-        else:
-            predicted_s = 0.0 if shape.is_empty else self._model.predict(shape)
-        if taken.counts:
-            predicted_s = max(predicted_s, self._model.fixed_s) + taken.seconds
-        waits = not (draft.work or taken.counts) and (
-            state.offline_waiting or state.running_offline or state.on_cpu
-        )
-        return StepPlan(
-            step=state.step + 1,
-            now_s=load.now_s,
-            work=tuple(draft.work),
-            preempt=tuple(draft.preempt),
-            held=self._held(draft),
-            shape=shape,
-            online_shape=online_shape,
-            predicted_s=predicted_s,
-            limit_s=limit.seconds,
-            limit_reason=limit.reason,
-            idle_s=idle_s if waits else None,
-            refused=tuple(sorted(draft.refused)) if draft.refused else (),
-            recall=tuple(draft.recall),
-            restore=tuple(draft.restore),
-            piggyback=taken.counts,
-            piggyback_s=taken.seconds,
-            kind=draft.kind,
-        )
-
-    def _held(self, draft: StepDraft) -> tuple[RequestId, ...]:
-        """Running requests that neither work in the step nor give way."""
-        state = self._state
-        if len(draft.work) - draft.admitted == len(state.running):  # the rule: all of them work
-            return ()
-        planned = {work.request_id for work in draft.work} | draft.preempted
-        if state.lane is not None:
-            planned.update(state.lane.landing)
-        return tuple([name for name in state.running if name not in planned])
 
     def _end(self, request: Request) -> None:
         end(self._state, request)
