@@ -15,10 +15,11 @@ from tests.controlplane.jobs import Lab
 from tests.controlplane.support import batch_reaches, make_settings
 from weir_controlplane.app import make_services
 from weir_controlplane.batches import winding_up
-from weir_controlplane.batches.leases import cancel_batch
+from weir_controlplane.batches.leases import apply_due, cancel_batch
 from weir_controlplane.batches.losses import BELIEVED_AFTER_S, BELIEVED_TIMES
 from weir_controlplane.batches.worker import work_once
 from weir_controlplane.dispatch.lines import fetch_lines
+from weir_controlplane.dispatch.watch import close_ending
 from weir_controlplane.errors import MissingObjectError, StorageError
 from weir_controlplane.files.storage import Storage
 from weir_controlplane.services import Services
@@ -114,12 +115,15 @@ async def cancelling(services: Services) -> None:
         batch = await session.get_one(Batch, "b")
         cancel_batch(batch, await clock_s(session))
         batch.cancelling_at = 2.0
+    assert await close_ending(services.database) == ["b"]
 
 
 async def expiring(services: Services) -> None:
-    """Half done when its window ended."""
+    """Half done when its window ended; its agents have had the time to hand back."""
     await in_progress(services)
     await alter(services, expires_at=2.0)
+    await apply_due(services)
+    assert await close_ending(services.database) == ["b"]
 
 
 async def fetch(services: Services) -> bytes:
