@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,6 +24,7 @@ from weir_controlplane.batches.metrics import running
 from weir_controlplane.batches.worker import work_once
 from weir_controlplane.files.storage import Storage
 from weir_controlplane.leases import STILL_S, kept_alive
+from weir_controlplane.services import Services
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.models import Batch
 
@@ -109,13 +110,21 @@ async def test_an_error_that_nobody_expected_shows_nothing_of_what_was_read(
     assert (seen["stage"], seen["error"]) == ("cancelling", "ValueError")
 
 
-@pytest.mark.postgres
-async def test_a_connection_that_breaks_under_a_batch_is_told_in_one_line(
-    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing is wrong with the batch, nor with the control plane: there is no stack to read."""
+@pytest.fixture
+async def on_postgres(tmp_path: Path, postgres_url: str) -> AsyncIterator[Services]:
+    """One replica without its loops."""
     services = make_services(make_settings(tmp_path, postgres_url))
     await services.database.open()
+    yield services
+    await services.database.close()
+
+
+@pytest.mark.postgres
+async def test_a_connection_that_breaks_under_a_batch_is_told_in_one_line(
+    on_postgres: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is wrong with the batch, nor with the control plane: there is no stack to read."""
+    services = on_postgres
     async with services.storage.writer("files/in") as writer:
         await writer.write(input_lines(4))
     batch_id = await put_submitted(services.database, content=input_lines(4))
@@ -138,7 +147,6 @@ async def test_a_connection_that_breaks_under_a_batch_is_told_in_one_line(
     async with services.database.read() as session:
         batch = await session.get_one(Batch, batch_id)
     assert (batch.status, batch.total_lines) == ("in_progress", 4)
-    await services.database.close()
 
 
 async def test_a_hang_in_one_replica_leaves_the_batch_to_others(
