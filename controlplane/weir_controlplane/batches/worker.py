@@ -78,7 +78,7 @@ def _reason(error: Exception) -> str:
     """What the operator is shown. An error that nobody expected may show what was being read."""
     if is_outage(error):
         why = getattr(error, "orig", None) or error
-        return f"the database could not be used: {why}"[:_MAX_REASON]
+        return f"{type(why).__name__}: {why}"[:_MAX_REASON]
     # The store's own error names the object that it has lost, or the host that it cannot reach.
     cause = error.__cause__ if isinstance(error, StorageError) else None
     said = error if cause is None else cause

@@ -59,13 +59,13 @@ DEFECTS: tuple[type[Exception], ...] = (IntegrityError, ProgrammingError, DataEr
 """Database errors that repetition does not mend; `is_refusal` finds some more."""
 
 
-def is_refusal(error: BaseException) -> bool:
+def is_refusal(error: Exception) -> bool:
     """Whether the database refused a value: SQLAlchemy does not class asyncpg's errors so far."""
     driver = getattr(getattr(error, "orig", None), "__cause__", None)
     return isinstance(driver, asyncpg.DataError | ValueError)
 
 
-def is_outage(error: BaseException) -> bool:
+def is_outage(error: Exception) -> bool:
     """Whether the database could not be used; nothing is wrong with what was asked of it."""
     return isinstance(error, OUTAGES) and not isinstance(error, DEFECTS) and not is_refusal(error)
 
