@@ -9,9 +9,10 @@ import hashlib
 import hmac
 from collections.abc import Callable, Iterable
 
-from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry
 
 from weir_agent.asgi_call import AsgiApp, Receive, Scope, Send
+from weir_agent.metrics_page import metrics_page
 
 Probe = Callable[[], str | None]
 OPEN_PATHS = frozenset({"/health", "/ping"})  # the engine's probes; `WeirRoutes` has Weir's own
@@ -40,7 +41,7 @@ class WeirRoutes:
             await _answer_probe(send, self._unready())
         elif path == "/metrics":
             # The engine's metrics live in the process's default registry.
-            content = generate_latest(self._registry) + generate_latest(REGISTRY)
+            content = await metrics_page((self._registry, REGISTRY), scope.get("query_string", b""))
             await _answer(send, 200, CONTENT_TYPE_LATEST, content)
         else:
             await self._app(scope, receive, send)

@@ -19,7 +19,14 @@ from weir_cli.demo.stages import Stage, stock_server
 from weir_cli.errors import CliError
 from weir_cli.loadlab.feeders import Target
 from weir_cli.loadlab.measure import Measurement, Window, measure, snapshot
-from weir_cli.loadlab.processes import ForkedProcess, Server, ServerSpec, free_port
+from weir_cli.loadlab.processes import (
+    ENGINE_PROCESS,
+    ForkedProcess,
+    Server,
+    ServerSpec,
+    available_cores,
+    free_port,
+)
 
 TARGET = Target(host="127.0.0.1", port=0, model="m", extra={})
 HEAD = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"
@@ -87,29 +94,33 @@ async def test_a_batch_that_ended_before_closes_no_window(tmp_path: Path) -> Non
     assert found.offline_served_per_s == 0
 
 
+def stage_of(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """A stage whose stock server is that script."""
+
+    def answering(*_: object, **__: object) -> ServerSpec:
+        port = free_port()
+        command = [sys.executable, "-c", script, str(port)]
+        return ServerSpec(command=command, environment=dict(os.environ), port=port, ready_path="/")
+
+    monkeypatch.setattr(plan, "stock_server", answering)
+    return Stage(
+        folder=tmp_path,
+        model=tmp_path,
+        online=[],
+        lines=1,
+        length=plan.Length(),
+        screen=Screen(Console(quiet=True)),
+    )
+
+
 async def test_a_server_that_ends_amid_an_arm_is_named_with_its_last_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """docs/troubleshooting.md: the demo ends with the end of a log; it was an internal error."""
-
-    def answering(*_: object, **__: object) -> ServerSpec:
-        port = free_port()
-        command = [sys.executable, "-c", ANSWERS, str(port)]
-        return ServerSpec(command=command, environment=dict(os.environ), port=port, ready_path="/")
-
-    monkeypatch.setattr(plan, "stock_server", answering)
     monkeypatch.setattr(Server, "pin", lambda *_: None)
-    with Screen(Console(quiet=True)) as screen:
-        stage = Stage(
-            folder=tmp_path,
-            model=tmp_path,
-            online=[],
-            lines=1,
-            length=plan.Length(),
-            screen=screen,
-        )
-        with pytest.raises(CliError, match=r"stock vLLM, 2048 tokens a step: it ended:\n.*GET /"):
-            await ended(stage)
+    stage = stage_of(ANSWERS, tmp_path, monkeypatch)
+    with pytest.raises(CliError, match=r"stock vLLM, 2048 tokens a step: it ended:\n.*GET /"):
+        await ended(stage)
 
 
 async def ended(stage: Stage) -> None:
@@ -117,3 +128,31 @@ async def ended(stage: Stage) -> None:
         os.kill(server.pid, 9)
         await asyncio.to_thread(eventually, lambda: not server.running)
         await snapshot(server)
+
+
+ANSWERS_BESIDE_AN_ENGINE = f"""
+import os, time
+told, tells = os.pipe()
+if os.fork() == 0:
+    open("/proc/self/comm", "w").write({ENGINE_PROCESS!r})
+    os.write(tells, b"named")
+    time.sleep(600)
+os.read(told, 5)
+{ANSWERS}
+"""
+
+
+async def test_the_engine_has_a_core_to_itself_in_every_arm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The load generator could run on it, and in the Weir arm alone the control plane as well."""
+    cores, usable = available_cores(), os.sched_getaffinity(0)
+    async with stock_server(stage_of(ANSWERS_BESIDE_AN_ENGINE, tmp_path, monkeypatch)) as server:
+        engine = server.engine_pid()
+        assert engine is not None
+        assert os.sched_getaffinity(engine) == {cores.engine}
+        assert os.sched_getaffinity(server.pid) == {cores.client}
+        assert os.sched_getaffinity(0) == {cores.client}
+        server.keep_off_engine(cores)
+        assert os.sched_getaffinity(engine) == {cores.client}
+    assert os.sched_getaffinity(0) == usable

@@ -20,6 +20,12 @@ from weir_cli.loadlab.scrape import parse_page, read_page
 from weir_cli.loadlab.streaming import HttpError, Observer
 
 REFRESH_S = 0.5
+_READ = (
+    "weir_kv_total_blocks",
+    "weir_kv_blocks",
+    "weir_offline_kv_threshold_blocks",
+    "weir_tokens_total",
+)
 PLAIN_LINE_EVERY_S = 5.0
 
 
@@ -124,7 +130,7 @@ class Monitor:
         if self.metrics_port is None:
             return None, None
         try:
-            samples = parse_page(await read_page("127.0.0.1", self.metrics_port))
+            samples = parse_page(await read_page("127.0.0.1", self.metrics_port, names=_READ))
         except (OSError, HttpError):
             return None, None
 

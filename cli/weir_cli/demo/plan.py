@@ -39,8 +39,8 @@ BATCH = OfflineShape(
     lines=600,
     documents=40,
     document_tokens=900,
-    question=Lengths(median=40, sigma=0.4, low=16, high=120),
-    output=Lengths(median=12, sigma=0.5, low=4, high=32),
+    question=Lengths(median=64, sigma=0.4, low=16, high=192),
+    output=Lengths(median=20, sigma=0.5, low=4, high=64),
 )
 ENGINE_ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -271,14 +272,33 @@ async def _running(
     except ServerError as error:
         raise CliError(f"{name}: {error}", remedy=_KEEP) from error
     try:
-        if engine:
-            server.pin(available_cores())  # the same in every arm, as in the benchmarks
-        yield server
+        with _apart(server, engine=engine):
+            yield server
     except (ServerError, HttpError, OSError) as error:
         ended = f"it ended:\n{log_tail(server.log)}"
         raise CliError(f"{name}: {error if server.running else ended}", remedy=_KEEP) from error
     finally:
         await server.stop()
+
+
+@contextlib.contextmanager
+def _apart(server: Server, *, engine: bool) -> Iterator[None]:
+    """The engine alone on one core, all else on the other: in every arm, as in the benchmarks.
+
+    A control plane is not on an engine's machine, and a load generator neither.
+    """
+    cores = available_cores()
+    if not engine:
+        server.keep_off_engine(cores)
+        yield
+        return
+    server.pin(cores)
+    usable = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {cores.client})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, usable)  # the next server starts on all
 
 
 def _log(stage: Stage, name: str) -> Path:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import urlencode
 
 from weir_cli.loadlab.streaming import HttpError, exchange
 
@@ -40,13 +41,16 @@ def parse_page(page: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float
     return samples
 
 
-async def read_page(host: str, port: int) -> str:
-    """The server's `/metrics` page.
+async def read_page(host: str, port: int, *, names: Sequence[str] = ()) -> str:
+    """The server's `/metrics` page; of an agent only the series ``names``, where there are any.
+
+    The whole page costs its reader milliseconds too, and here tokens wait for them.
 
     Raises:
         HttpError: no 200.
     """
-    answer = await exchange(host, port, "GET", "/metrics")
+    query = urlencode([("name[]", name) for name in names])
+    answer = await exchange(host, port, "GET", f"/metrics?{query}" if query else "/metrics")
     if answer.status in {307, 308}:
         answer = await exchange(host, port, "GET", "/metrics/")
     if answer.status != 200:

@@ -19,7 +19,7 @@ class TailFeedback:
     """
 
     def __init__(self, *, allowed: float, low: float = 0.5, high: float = 1.0) -> None:
-        self._allowed = allowed
+        self.allowed = allowed
         self._low = low
         self._high = high
         self._samples = 0
@@ -41,7 +41,7 @@ class TailFeedback:
         self._samples = self._over = 0
         self._steps = min(self._steps + 1, _STEPS)
         self._average += (samples - self._average) / self._steps
-        change = _STEP * (self._allowed * samples - over) / self._average
+        change = _STEP * (self.allowed * samples - over) / self._average
         self.factor = min(self._high, max(self._low, self.factor + change))
 
 

@@ -10,6 +10,13 @@ from weir_engine.sched.feedback import SlackBank, TailFeedback
 # Share of the SLO's own tail that planning aims at; the rest is for what no plan foresees. The
 # budget is the median whose residual stays within the threshold but for that share.
 _TAIL_SHARE = 0.35
+# Where whole online prefills use most of the tail (below) it is this share, and no more than a
+# tenth of it while they have used all that they may: the sum is what the percentile sees.
+_TAIL_SHARE_BESIDE_PREFILL = 0.2
+_LEAST_AIMED = 0.1
+# And packed steps end so much before the deadline: what they overrun it by is a few percent mostly,
+# and the few late tokens that are left belong to prompts.
+_KEPT_BESIDE_PREFILL = 0.05
 # No residual takes more than this share of the slack away: one that is as long as the slack is a
 # pause of the machine, which shorter steps meet as well, and more of them.
 _GUARD_SHARE = 0.5
@@ -68,7 +75,9 @@ class TailTbtAccount(QuietAccount):
     may be overdrawn for prompts that would be later in chunks than ``ttft_tail_s``, the threshold
     of a percentile of TTFT: those that need it most come when bursts have spent it, and short
     prompts pay it back. Offline work never spends it. What is saved and overdrawn grows with the
-    decoders, as the tokens do of which the percentile is.
+    decoders, as the tokens do of which the percentile is. Their late tokens and those of packed
+    steps are one percentile: packed steps aim at less of it then, the less the more credit is used,
+    and end a little before the deadline.
 
     Where decodes fill a step so far that not even a fixed cost's worth of prefill ends in time,
     chunks are small and most of them late: prompts run whole whatever the credit, or, where TTFT
@@ -86,11 +95,13 @@ class TailTbtAccount(QuietAccount):
         ttft_tail_s: float | None = None,
     ) -> None:
         self._threshold_s = slo.threshold_s
+        self._kept_s = slo.threshold_s * _KEPT_BESIDE_PREFILL if whole_prefill else 0.0
         self._delay_s = 0.0
         self._model = model
-        aimed = (1 - slo.quantile) * _TAIL_SHARE
-        self._guard_quantile = guard_quantile(aimed)
-        self._feedback = TailFeedback(allowed=aimed, high=1.15)
+        tail_share = _TAIL_SHARE_BESIDE_PREFILL if whole_prefill else _TAIL_SHARE
+        self._aimed = (1 - slo.quantile) * tail_share
+        self._guard_quantile = guard_quantile(self._aimed)
+        self._feedback = TailFeedback(allowed=self._aimed, high=1.15)
         self._whole_prefill = whole_prefill
         self._ttft_tail_s = ttft_tail_s
         self._allowed = (1 - slo.quantile) * _CREDIT_SHARE
@@ -104,8 +115,8 @@ class TailTbtAccount(QuietAccount):
         return min(slack_s, self._guarded_s(slack_s) * self._feedback.factor)
 
     def _slack_s(self, waited_s: float) -> float:
-        """Seconds to the deadline."""
-        return self._threshold_s - self._delay_s - waited_s
+        """Seconds to the deadline, less what is kept of them."""
+        return self._threshold_s - self._kept_s - self._delay_s - waited_s
 
     def _guarded_s(self, slack_s: float) -> float:
         """The median that ends within the slack but for the aimed share."""
@@ -153,7 +164,10 @@ class TailTbtAccount(QuietAccount):
         over = tbt_s > threshold_s
         self._credit = min(self._most_credit, max(-_MOST_DEBT, self._credit + self._allowed - over))
         if self._whole_prefill:  # what a whole prefill made late was paid for
-            over = over and tbt_s - offline_delay_s <= threshold_s
+            aimed_s = threshold_s - self._kept_s
+            over = tbt_s > aimed_s >= tbt_s - offline_delay_s
+            left = min(max(self._credit / self._most_credit, 0.0), 1.0)
+            self._feedback.allowed = self._aimed * (_LEAST_AIMED + (1 - _LEAST_AIMED) * left)
         self._feedback.observe(over=over)
 
     def on_step(self, times: StepTimes) -> None:  # noqa: ARG002

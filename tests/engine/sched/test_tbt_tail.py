@@ -42,8 +42,40 @@ def test_measured_lateness_shrinks_the_limit_unless_it_was_paid_for() -> None:
     fair = TailTbtAccount(
         slo(Metric.TBT, "p99", 0.1), exact_model(), whole_prefill=True
     )  # a whole prefill made these late, and its credit paid for them
+    before = fair.step_limit(busy).seconds
     late_steps(fair, steps=5, offline_delay_s=0.0)
     assert fair.step_limit(busy).seconds >= before
+
+
+def limit_after_lateness(*, prompts_late: int) -> float:
+    """After so many tokens late by whole prefills, then three by offline work and 1,000 in time."""
+    account = TailTbtAccount(slo(Metric.TBT, "p99", 0.1), exact_model(), whole_prefill=True)
+    late_steps(account, steps=prompts_late, offline_delay_s=0.0)
+    late_steps(account, steps=3, offline_delay_s=0.08)
+    for _ in range(1_000):
+        account.on_token(0.05, offline_delay_s=0.0)
+        account.on_step(StepTimes(ended_s=0.0, duration_s=0.05, base_s=0.04, offline=False))
+    return account.step_limit(load(decoders=1, earliest_token_s=0.0)).seconds
+
+
+def test_where_prompts_have_used_the_tail_offline_work_gets_less_of_it() -> None:
+    """Their late tokens and those of packed steps are one percentile: both shares were spent."""
+    assert limit_after_lateness(prompts_late=40) < limit_after_lateness(prompts_late=0) < 0.095
+
+
+@pytest.mark.parametrize(("whole_prefill", "most_s"), [(False, 0.1), (True, 0.095)])
+def test_packed_steps_keep_a_margin_where_prompts_need_the_late_tokens(
+    whole_prefill: bool, most_s: float
+) -> None:
+    account = TailTbtAccount(
+        slo(Metric.TBT, "p99", 0.1), exact_model(), whole_prefill=whole_prefill
+    )
+    for _ in range(5_000):
+        account.on_token(0.01, offline_delay_s=0.005)
+        account.on_step(StepTimes(ended_s=0.0, duration_s=0.01, base_s=0.01, offline=False))
+    assert account.step_limit(load(decoders=1, earliest_token_s=0.0)).seconds == pytest.approx(
+        most_s
+    )
 
 
 def test_never_plans_a_late_token_however_good_the_tail() -> None:
