@@ -118,9 +118,11 @@ async def test_a_server_that_ends_amid_an_arm_is_named_with_its_last_words(
 ) -> None:
     """docs/troubleshooting.md: the demo ends with the end of a log; it was an internal error."""
     monkeypatch.setattr(Server, "pin", lambda *_: None)
+    usable = os.sched_getaffinity(0)
     stage = stage_of(ANSWERS, tmp_path, monkeypatch)
     with pytest.raises(CliError, match=r"stock vLLM, 2048 tokens a step: it ended:\n.*GET /"):
         await ended(stage)
+    assert os.sched_getaffinity(0) == usable  # it was kept off the engine's core
 
 
 async def ended(stage: Stage) -> None:

@@ -78,6 +78,16 @@ def test_packed_steps_keep_a_margin_where_prompts_need_the_late_tokens(
     )
 
 
+def test_what_is_kept_before_the_deadline_counts_as_late_where_offline_work_uses_it() -> None:
+    account = TailTbtAccount(slo(Metric.TBT, "p99", 0.1), exact_model(), whole_prefill=True)
+    busy = load(decoders=1, earliest_token_s=0.0)
+    before = account.step_limit(busy).seconds
+    for tbt_s, limit_s in ((0.094, before), (0.097, before * 0.96)):
+        account.on_token(tbt_s, offline_delay_s=0.05)
+        account.on_step(StepTimes(ended_s=0.0, duration_s=tbt_s, base_s=0.04, offline=True))
+        assert account.step_limit(busy).seconds == pytest.approx(limit_s, rel=0.001)
+
+
 def test_never_plans_a_late_token_however_good_the_tail() -> None:
     """A percentile spends its allowance on measured room only (design §9)."""
     account = TailTbtAccount(slo(Metric.TBT, "p90", 0.1), exact_model())
