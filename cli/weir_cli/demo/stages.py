@@ -28,6 +28,7 @@ from weir_cli.loadlab.processes import (
     ServerSpec,
     available_cores,
     log_tail,
+    pin_process,
     start_server,
 )
 from weir_cli.loadlab.records import RequestRecord
@@ -289,7 +290,7 @@ def _apart(server: Server, *, engine: bool) -> Iterator[None]:
     """
     cores = available_cores()
     if not engine:
-        server.keep_off_engine(cores)
+        pin_process(server.pid, cores.client)
         yield
         return
     server.pin(cores)

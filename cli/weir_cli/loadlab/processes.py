@@ -206,11 +206,6 @@ class Server:
         for pid in descendants(self.pid):
             pin_process(pid, cores.engine if pid == engine else cores.client)
 
-    def keep_off_engine(self, cores: Cores) -> None:
-        """Puts every process of a tree without an engine where the engine is not."""
-        for pid in descendants(self.pid):
-            pin_process(pid, cores.client)
-
     def engine_cpu_s(self) -> float:
         """Processor seconds that the engine process has used; 0 when there is none."""
         pid = self.engine_pid()

@@ -13,7 +13,8 @@ class TailFeedback:
     Each sample over the threshold lowers the factor, each one under it raises it by the share that
     balances at ``allowed`` samples over (Robbins-Monro quantile tracking). The samples of one
     engine step are late together, so a step of average size moves the factor like one sample,
-    however many requests decode in it. Starts at 1; stays within ``[low, high]``.
+    however many requests decode in it. Starts at 1; stays within ``[low, high]``. ``allowed``
+    may be changed between samples.
 
     Source: Weir (design: step budget, feedback on measured tail).
     """
