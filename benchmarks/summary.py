@@ -114,7 +114,7 @@ def _colocation(content: Mapping[str, Any]) -> list[str]:
         header = (
             "SLO over online-only",
             "best static arm",
-            "gateway AIMD",
+            "best gateway AIMD",
             "Weir",
             "of ceiling",
             "of bound",
@@ -145,11 +145,18 @@ def _row(cell: Mapping[str, Any], ceiling: float | None) -> tuple[str, ...]:
     return (
         cell["cell"].replace("/", " +"),
         static,
-        _served(cell["arms"].get("aimd")),
+        _gateway(cell),
         _served(weir),
         f"{served / ceiling:.0%}" if weir and ceiling else "-",
         f"{served / cell['bound_per_s']:.0%}" if weir and cell["bound_per_s"] else "-",
     )
+
+
+def _gateway(cell: Mapping[str, Any]) -> str:
+    """Files of passes with one AIMD arm do not name the best."""
+    best = cell.get("best_gateway") or "aimd"
+    served = _served(cell["arms"].get(best))
+    return served if best == "aimd" else f"{served} ({best})"
 
 
 def _served(verdict: Mapping[str, Any] | None) -> str:

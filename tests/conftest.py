@@ -202,6 +202,13 @@ def _api_server() -> Iterator[ApiServer]:
 
 
 @pytest.fixture
+def own_api_server() -> Iterator[ApiServer]:
+    """An API server that no other test has: its CRDs may be taken away."""
+    with _api_server() as server:
+        yield server
+
+
+@pytest.fixture
 def namespace(api_server: ApiServer) -> Iterator[str]:
     """A namespace of this test's own, where restricted pod security is enforced."""
     name = f"test-{secrets.token_hex(4)}"

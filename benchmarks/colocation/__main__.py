@@ -145,7 +145,7 @@ def choose(given: argparse.Namespace) -> list[Run]:
             repeats = given.baseline_repeats if arm.name == ONLINE_ONLY.name else given.repeats
             for repeat in range(repeats):
                 wanted: Sequence[Cell | None] = cells if arm.per_cell else [None]
-                if given.compact and arm.name == "aimd":
+                if given.compact and arm.control == "aimd":
                     wanted = [cell for cell in cells if _compared_with_gateway(cell)]
                 runs.extend(
                     Run(workload=workload, arm=arm, cell=cell, repeat=repeat) for cell in wanted

@@ -16,7 +16,8 @@ class Arm:
     """One way to serve both classes.
 
     ``order`` None: no offline load. ``control`` says who throttles offline work: ``none``, ``aimd``
-    (a gateway) or ``weir``; the latter two run once a cell.
+    (a gateway) or ``weir``; the latter two run once a cell. ``aim``: the share of an SLO's
+    tolerance over its reference that a gateway lets the last seconds use.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Arm:
     online: bool = True
     order: OfflineOrder | None = None
     control: str = "none"
+    aim: float = 1.0
 
     @property
     def per_cell(self) -> bool:
@@ -49,7 +51,6 @@ class Run:
 
 ONLINE_ONLY = Arm(name="online-only", engine=EngineSetup())
 CEILING = Arm(name="offline-prefix", engine=EngineSetup(), online=False, order=OfflineOrder.PREFIX)
-AIMD = Arm(name="aimd", engine=EngineSetup(), order=OfflineOrder.PREFIX, control="aimd")
 WEIR = Arm(
     name="weir",
     engine=EngineSetup(scheduler="weir"),
@@ -65,6 +66,20 @@ WEIR_END_TO_END = Arm(
     control="weir",
 )
 """The real control plane with batches in shuffled order; it runs only when it is named."""
+
+
+def gateway_arms() -> list[Arm]:
+    """AIMD that aims at the SLO itself, and cautious ones: who aims at an SLO is often over it."""
+    return [
+        Arm(
+            name=name,
+            engine=EngineSetup(),
+            order=OfflineOrder.PREFIX,
+            control="aimd",
+            aim=aim,
+        )
+        for name, aim in (("aimd", 1.0), ("aimd-50", 0.5), ("aimd-25", 0.25))
+    ]
 
 
 def static_arms(tokens: tuple[int, ...] = CPU.static_tokens) -> list[Arm]:
@@ -110,7 +125,7 @@ def all_arms(static_tokens: tuple[int, ...] = CPU.static_tokens) -> list[Arm]:
         *static_arms(static_tokens),
         *fixed_arms(),
         Arm(name="stock-fcfs", engine=EngineSetup(policy="fcfs"), order=OfflineOrder.SHUFFLED),
-        AIMD,
+        *gateway_arms(),
     ]
 
 

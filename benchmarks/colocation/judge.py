@@ -18,6 +18,7 @@ from benchmarks.colocation.cells import (
 from weir_cli.loadlab.measure import Measurement
 
 STATIC_KINDS = ("static-", "fixed-", "stock-")
+GATEWAY_KIND = "aimd"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,12 +67,23 @@ class CellResult:
 
         With ``holding`` among those that meet it.
         """
-        static = [
+        return self._most_served(STATIC_KINDS, holding=holding)
+
+    def best_gateway(self) -> Verdict | None:
+        """The AIMD arm with the most served tokens among those that meet the SLO.
+
+        Of all where none does.
+        """
+        best = self._most_served(GATEWAY_KIND, holding=True)
+        return best or self._most_served(GATEWAY_KIND, holding=False)
+
+    def _most_served(self, kinds: str | tuple[str, ...], *, holding: bool) -> Verdict | None:
+        chosen = [
             verdict
             for name, verdict in self.verdicts.items()
-            if name.startswith(STATIC_KINDS) and (verdict.holds or not holding)
+            if name.startswith(kinds) and (verdict.holds or not holding)
         ]
-        return max(static, key=lambda verdict: verdict.served.mean, default=None)
+        return max(chosen, key=lambda verdict: verdict.served.mean, default=None)
 
 
 Results = Mapping[Run, Measurement]

@@ -12,7 +12,7 @@ from benchmarks.colocation.arms import Run
 from benchmarks.colocation.bench import Bench
 from benchmarks.colocation.bound import Bound, bound_of, step_s
 from benchmarks.colocation.cells import QUANTITIES, Baseline, baseline_of, quantity_s
-from benchmarks.colocation.judge import CellResult, Results, judge, runs_of
+from benchmarks.colocation.judge import CellResult, Results, Verdict, judge, runs_of
 from benchmarks.colocation.plot import plot
 from benchmarks.colocation.run_folder import load_calibration, load_origin, load_run
 from benchmarks.colocation.setup import CPU
@@ -187,14 +187,13 @@ def cell_table(cells: Iterable[CellResult], ceiling_per_s: float) -> str:
             if result.bound_per_s:
                 of_bound = f"{weir.served.mean / result.bound_per_s:.0%}"
         lines.append(
-            f"{result.cell.name:<16}{bounds:<34}{best:<30}{_served(result, 'aimd'):>9}"
-            f"{_served(result, WEIR):>9}{computed:>10}{ceiling:>11}{of_bound:>10}"
+            f"{result.cell.name:<16}{bounds:<34}{best:<30}{_served(result.best_gateway()):>9}"
+            f"{_served(weir):>9}{computed:>10}{ceiling:>11}{of_bound:>10}"
         )
     return "\n".join(lines)
 
 
-def _served(result: CellResult, arm: str) -> str:
-    verdict = result.verdicts.get(arm)
+def _served(verdict: Verdict | None) -> str:
     if verdict is None:
         return "-"
     return f"{verdict.served.mean:,.0f}{'' if verdict.holds else '!'}"
@@ -268,7 +267,8 @@ def _json(
                 "cell": result.cell.name,
                 "thresholds_s": dict(result.thresholds_s),
                 "bound_per_s": result.bound_per_s,
-                "best_static": best.arm if (best := result.best_static()) else None,
+                "best_static": _name(result.best_static()),
+                "best_gateway": _name(result.best_gateway()),
                 "arms": {
                     name: {**asdict(verdict), "holds": verdict.holds}
                     for name, verdict in result.verdicts.items()
@@ -277,3 +277,7 @@ def _json(
             for result in cells
         ],
     }
+
+
+def _name(verdict: Verdict | None) -> str | None:
+    return verdict.arm if verdict else None

@@ -97,7 +97,7 @@ def _offline(
         return lambda done: feed_aimd(
             target,
             supply,
-            violated=lambda: violated(live, slos, time.monotonic()),
+            violated=lambda: violated(live, slos, time.monotonic(), aim=run.arm.aim),
             limit=limit,
             interval_s=AIMD_INTERVAL_S,
             done=done,
@@ -106,14 +106,20 @@ def _offline(
     return lambda done: feed_offline(target, supply, concurrency=in_flight, done=done)
 
 
-def violated(live: LiveLatency, slos: Sequence[SloTarget], now_s: float) -> bool | None:
-    """Whether the last seconds miss an SLO, with a small margin; None without samples."""
+def violated(
+    live: LiveLatency, slos: Sequence[SloTarget], now_s: float, *, aim: float = 1.0
+) -> bool | None:
+    """Whether the last seconds use more than ``aim`` of an SLO's tolerance; None without samples.
+
+    With a small margin to the SLO itself at any aim.
+    """
     seen = False
     for slo in slos:
         stats = live.ttft(now_s) if slo.metric == "ttft" else live.tbt(now_s)
         if stats.count:
             seen = True
-            if stats.value_s(slo.statistic) > AIMD_MARGIN * slo.threshold_s:
+            aim_s = slo.reference_s + aim * (slo.threshold_s - slo.reference_s)
+            if stats.value_s(slo.statistic) > min(AIMD_MARGIN * slo.threshold_s, aim_s):
                 return True
     return False if seen else None
 

@@ -130,18 +130,18 @@ def _tail(result: CellResult, weir: Verdict) -> list[Claim]:
 
 def _against_gateway(result: CellResult, weir: Verdict) -> list[Claim]:
     claims = []
-    aimd = result.verdicts.get("aimd")
+    gateway = result.best_gateway()
     static = result.best_static()
-    if aimd is not None:
-        note = "" if aimd.holds else ", which misses this SLO"
+    if gateway is not None:
+        which = "that holds" if gateway.holds else "of those that all miss this SLO"
         claims.append(
             _ratio(
                 result,
                 weir,
                 "aimd",
-                over=aimd.served.mean,
-                what=f"offline tokens served over gateway-side AIMD (goal 3){note}",
-                target=">= 2" if aimd.holds and static is None else None,
+                over=gateway.served.mean,
+                what=f"offline tokens served over gateway {gateway.arm}, the best {which} (goal 3)",
+                target=">= 2" if gateway.holds and static is None else None,
             )
         )
     if static is not None:

@@ -26,6 +26,7 @@ from weir_controlplane.errors import (
 )
 from weir_controlplane.http import error_response
 from weir_controlplane.keys.auth import authenticate, tenant_of
+from weir_controlplane.repeats import ARRIVED_S
 from weir_controlplane.room import Room
 from weir_controlplane.services import Services
 from weir_controlplane.store.database import OUTAGES
@@ -86,6 +87,7 @@ class _Limits:
         if scope["type"] != "http" or scope["path"] in _ALWAYS:
             await self._app(scope, receive, send)
             return
+        scope[ARRIVED_S] = time.monotonic()  # even whose a call is may take long to be found
         streamed = _STREAMED.fullmatch(f"{scope['method']} {scope['path']}") is not None
         bound_bytes = None if streamed else self._services.settings.max_body_bytes
         body = _Body(scope, receive, bound_bytes)

@@ -28,6 +28,7 @@ _REMEDIES = {
 }
 UNREADABLE = "unreadable_reply"
 TOKEN_KEPT_S = 30.0
+_READS_OF_A_PAGE = 5  # so many times may a page of lines, or a commit, nearly stand still
 MAX_ERROR_CHARACTERS = 300
 _Body = TypeVar("_Body", bound=BaseModel)
 
@@ -109,6 +110,8 @@ class HttpControlPlane:
         self._client = client
         self._agent_id = agent_id
         self._sync_timeout_s = sync_timeout_s
+        still_s = client.timeout.read
+        self._page_timeout_s = None if still_s is None else _READS_OF_A_PAGE * still_s
 
     async def sync(self, request: wire.SyncRequest) -> wire.SyncReply:
         """One exchange of state.
@@ -116,22 +119,16 @@ class HttpControlPlane:
         Raises:
             ControlPlaneError: no reply, or a refusal.
         """
-        try:
-            # httpx's timeout is of each read alone: an answer that trickles would never end.
-            async with asyncio.timeout(self._sync_timeout_s):
-                response = await self._send(
-                    self._client.build_request(
-                        "POST",
-                        f"/internal/v1/agents/{self._agent_id}/sync",
-                        content=request.model_dump_json().encode(),
-                        headers={"content-type": "application/json"},
-                        timeout=self._sync_timeout_s,
-                    )
-                )
-        except TimeoutError:
-            raise ControlPlaneError(
-                f"no whole answer within {self._sync_timeout_s:g} s", retry=True
-            ) from None
+        response = await self._send(
+            self._client.build_request(
+                "POST",
+                f"/internal/v1/agents/{self._agent_id}/sync",
+                content=request.model_dump_json().encode(),
+                headers={"content-type": "application/json"},
+                timeout=self._sync_timeout_s,
+            ),
+            within_s=self._sync_timeout_s,
+        )
         return _parse(wire.SyncReply, response.content)
 
     async def lines(self, lease: wire.Lease, *, after: int, limit: int) -> list[wire.InputLine]:
@@ -150,7 +147,8 @@ class HttpControlPlane:
                     "after": after,
                     "limit": limit,
                 },
-            )
+            ),
+            within_s=self._page_timeout_s,
         )
         lines = []
         for record in response.content.split(b"\n"):
@@ -199,13 +197,22 @@ class HttpControlPlane:
                 f"/internal/v1/chunks/{chunk_id}/commit",
                 content=request.model_dump_json().encode(),
                 headers={"content-type": "application/json"},
-            )
+            ),
+            within_s=self._page_timeout_s,
         )
         return _parse(wire.CommitReply, response.content)
 
-    async def _send(self, request: httpx.Request) -> httpx.Response:
+    async def _send(
+        self, request: httpx.Request, *, within_s: float | None = None
+    ) -> httpx.Response:
         try:
-            response = await self._client.send(request)
+            # httpx's timeout is of each read alone: an answer that trickles would never end.
+            async with asyncio.timeout(within_s):
+                response = await self._client.send(request)
+        except TimeoutError:
+            raise ControlPlaneError(
+                f"no whole answer within {within_s or 0.0:g} s", retry=True
+            ) from None
         except httpx.HTTPError as error:
             where = f"{request.url.netloc.decode()}, of WEIR_CONTROL_PLANE_URL"
             raise ControlPlaneError(

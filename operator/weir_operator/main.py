@@ -17,8 +17,8 @@ import structlog
 
 from weir_operator.assembly import Parts, assemble
 from weir_operator.cluster.connection import ConnectionSettingsError, configuration
-from weir_operator.cluster.errors import ClusterError, ForbiddenError
-from weir_operator.cluster.resync import kinds_of, optional_kinds
+from weir_operator.cluster.errors import ClusterError, ForbiddenError, NotFoundError
+from weir_operator.cluster.resync import CrdsMissingError, kinds_of, optional_kinds
 from weir_operator.cluster.watch import Watched, WatchThread, quiet_kopf
 from weir_operator.control_plane.progress import Progress
 from weir_operator.logs import configure_logging, log_loop_errors
@@ -34,7 +34,8 @@ EXIT_USAGE = 2
 WAIT_FIRST_S = 0.5
 WAIT_MOST_S = 5.0
 LIST_AGAIN_S = 60.0
-"""How soon everything is listed again where a kind may not be, or goes on not to be."""
+"""How soon everything is listed again where a kind may not be, goes on not to be, or was watched in
+vain once more."""
 FIRST_ANSWER_S = 5.0
 """How long the first reconciles wait for the control plane's first answer at most."""
 
@@ -83,6 +84,8 @@ class Operator:
         self._watch: WatchThread | None = None
         self._watched: tuple[Watched, ...] = ()
         self._watching = False
+        self._kinds_went = False  # the watches that run may lack them, now that they are back
+        self._ended_at_s = float("-inf")  # the last end of watches that was looked into
         self._probes = ProbeServer(
             registry=parts.metrics.registry, unhealthy=self.unhealthy, unready=self.unready
         )
@@ -170,7 +173,9 @@ class Operator:
                 refused = await self._look()
             except ClusterError as error:
                 self._waits_for = str(error)
-                if isinstance(error, ForbiddenError):  # no outage, which passes
+                if isinstance(error, NotFoundError | CrdsMissingError):
+                    self._kinds_went = True
+                if self._kinds_went or isinstance(error, ForbiddenError):  # no outage, which passes
                     self._blind = str(error)
                 log.warning("cluster.waits", reason=str(error))
                 await asyncio.sleep(random.uniform(pause_s / 2, pause_s))
@@ -201,8 +206,10 @@ class Operator:
         """
         parts = self._parts
         watched = await parts.resync.kinds()
-        if self._watch is None or kinds_of(watched) != kinds_of(self._watched):
+        known = kinds_of(watched) == kinds_of(self._watched)
+        if self._watch is None or self._kinds_went or not known:
             await self._watch_these(watched)
+            self._kinds_went = False
         refused = await parts.resync.list_all(watched)
         if refused is not None and not self._synced.is_set():
             raise refused  # who has not seen everything once would take the rest for gone
@@ -220,7 +227,7 @@ class Operator:
         parts = self._parts
         if self._watch is not None:
             await self._watch.stop()
-            self.watches_ended()
+            self._set_watching(up=False)
         self._watched = watched
         self._watch = WatchThread(
             parts.configuration,
@@ -234,13 +241,19 @@ class Operator:
 
     def watching(self) -> None:
         """Watches run."""
-        self._watching = True
-        self._parts.metrics.watch_up.set(1)
+        self._set_watching(up=True)
 
     def watches_ended(self) -> None:
-        """Watches have ended; they start again."""
-        self._watching = False
-        self._parts.metrics.watch_up.set(0)
+        """Watches have ended; they start again. Perhaps a kind is not served any more."""
+        self._set_watching(up=False)
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._ended_at_s >= LIST_AGAIN_S:
+            self._ended_at_s = now_s
+            self._look_now.set()
+
+    def _set_watching(self, *, up: bool) -> None:
+        self._watching = up
+        self._parts.metrics.watch_up.set(up)
 
     def observed(self, kind: Kind, event: str | None, item: Manifest) -> None:
         """An event of a watch."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import httpx
 import pytest
@@ -22,6 +22,7 @@ SYNC = wire.SyncRequest(
     state="serving",
     room=wire.Room(lines=0, tokens=0, result_bytes=0),
 )
+COMMIT = wire.CommitRequest(attempt=1, nonce="n", upload_id="upload", lines=((1, 4),), final=True)
 
 
 async def lines_of(response: httpx.Response) -> list[wire.InputLine]:
@@ -60,8 +61,19 @@ async def test_what_a_proxy_says_is_no_verdict(status: int) -> None:
     assert (refusal.value.code, refusal.value.retry) == ("stale_lease", False)
 
 
-async def test_a_sync_whose_answer_trickles_ends_in_time() -> None:
-    """No lease was renewed meanwhile, and a drain waited for it."""
+@pytest.mark.parametrize(
+    ("call", "within_s"),
+    [
+        (lambda plane: plane.sync(SYNC), 0.1),
+        (lambda plane: plane.lines(LEASE, after=0, limit=10), 0.25),
+        (lambda plane: plane.commit("chunk", COMMIT), 0.25),
+    ],
+    ids=["sync", "lines", "commit"],
+)
+async def test_a_call_whose_answer_trickles_ends_in_time(
+    call: Callable[[HttpControlPlane], Awaitable[object]], within_s: float
+) -> None:
+    """No lease was renewed meanwhile, a drain waited for it, and no chunk got lines."""
 
     async def trickle() -> AsyncIterator[bytes]:
         while True:
@@ -69,10 +81,12 @@ async def test_a_sync_whose_answer_trickles_ends_in_time() -> None:
             await asyncio.sleep(0.02)
 
     transport = httpx.MockTransport(lambda _request: httpx.Response(200, content=trickle()))
-    async with httpx.AsyncClient(base_url="http://weir.test", transport=transport) as client:
+    async with httpx.AsyncClient(
+        base_url="http://weir.test", transport=transport, timeout=0.05
+    ) as client:
         plane = HttpControlPlane(client, agent_id="agent-1", sync_timeout_s=0.1)
-        with pytest.raises(ControlPlaneError, match=r"no whole answer within 0.1 s") as slow:
-            await plane.sync(SYNC)
+        with pytest.raises(ControlPlaneError, match=f"no whole answer within {within_s} s") as slow:
+            await call(plane)
     assert slow.value.retry
 
 

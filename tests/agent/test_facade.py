@@ -7,7 +7,9 @@ from collections.abc import AsyncGenerator
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
+from vllm.sampling_params import SamplingParams
 
 from weir_agent.engine import OfflineLine
 from weir_agent.latency import TOKENS, TokenCount
@@ -133,7 +135,7 @@ async def test_the_tokens_of_an_online_response_are_counted_by_the_choices_of_it
 
 
 async def executed(
-    client: RecordingClient, asked: SimpleNamespace, **changes: object
+    client: RecordingClient, asked: SimpleNamespace | SamplingParams, **changes: object
 ) -> Submission:
     submission = submitted(**changes)
     token = CURRENT.set(submission)
@@ -158,7 +160,7 @@ async def test_it_is_noted_that_the_engine_cut_a_line_off(
 async def test_an_answer_that_would_not_be_kept_ends(
     asked: int, most: int | None, tokens: int
 ) -> None:
-    sampling = params(max_tokens=asked)
+    sampling = params(max_tokens=asked, min_tokens=0)
     await executed(RecordingClient(), sampling, most_tokens=most)
     assert sampling.max_tokens == tokens
 
@@ -170,7 +172,18 @@ async def test_an_answer_that_was_ended_early_is_no_answer(
     asked: int, reason: str, cut: bool
 ) -> None:
     client = RecordingClient([choice(0, 5, reason)])
-    assert (await executed(client, params(max_tokens=asked), most_tokens=5)).cut is cut
+    sampling = params(max_tokens=asked, min_tokens=0)
+    assert (await executed(client, sampling, most_tokens=5)).cut is cut
+
+
+@pytest.mark.parametrize("least", [0, 5, 6, 50])
+async def test_what_is_made_of_parameters_can_be_read_by_the_engines_process(least: int) -> None:
+    """One that cannot leaves it deaf: no online request is taken in until it is found to hang."""
+    asked = SamplingParams(max_tokens=50, min_tokens=least, logprobs=20)
+    client = RecordingClient([choice(0, 5, "length")])
+    assert (await executed(client, asked, most_tokens=5)).cut
+    told = msgspec.msgpack.decode(msgspec.msgpack.encode(asked), type=SamplingParams)
+    assert (told.max_tokens, told.min_tokens) == (5, min(least, 5))
 
 
 async def test_the_offline_view_works_for_a_line_only() -> None:

@@ -61,3 +61,14 @@ def test_no_samples_leave_the_limit_alone_and_a_missed_slo_lowers_it() -> None:
     assert violated(live, [slo], 1.0) is False
     observe(0.9, 1)
     assert violated(live, [slo], 1.0) is True
+
+
+def test_a_cautious_gateway_stops_where_its_share_of_the_tolerance_is_used() -> None:
+    live = LiveLatency(window_s=10)
+    slo = SloTarget(metric="tbt", statistic="mean", threshold_s=0.15, reference_s=0.1)
+    observe = live.watch("a", 0.0)
+    for at_s in (0.5, 0.62, 0.74):
+        observe(at_s, 1)
+    assert violated(live, [slo], 1.0) is False
+    assert violated(live, [slo], 1.0, aim=0.5) is False
+    assert violated(live, [slo], 1.0, aim=0.25) is True

@@ -1,4 +1,4 @@
-"""One rule judges all arms, and claims are made only of runs that hold their SLO."""
+"""What a co-location run is made of: costs, pace, servers, order, a folder of its own."""
 
 import asyncio
 import dataclasses
@@ -10,22 +10,11 @@ import httpx
 import numpy as np
 import pytest
 
-from benchmarks.claims import Claim
-from benchmarks.colocation.arms import ONLINE_ONLY, WEIR, Run, all_arms, static_arms
+from benchmarks.colocation.arms import ONLINE_ONLY, WEIR, Run, all_arms
 from benchmarks.colocation.bench import AgentZygote, Bench
-from benchmarks.colocation.bound import bound_of
 from benchmarks.colocation.calibrate import StepCost, fit
-from benchmarks.colocation.cells import (
-    Cell,
-    all_cells,
-    baseline_around,
-    baseline_before,
-    baseline_of,
-    excess,
-    holds,
-)
+from benchmarks.colocation.cells import all_cells
 from benchmarks.colocation.gpu import GPU
-from benchmarks.colocation.judge import judge
 from benchmarks.colocation.order import interleaved
 from benchmarks.colocation.pace import (
     MOST_BUSY,
@@ -37,7 +26,6 @@ from benchmarks.colocation.pace import (
     share,
     tokens_per_s,
 )
-from benchmarks.colocation.report import worse
 from benchmarks.colocation.run_folder import load_origin, other_window, save_origin, save_run
 from benchmarks.colocation.servers import Servers
 from benchmarks.colocation.setup import (
@@ -51,8 +39,8 @@ from benchmarks.colocation.setup import (
     Workload,
     engine_args,
 )
-from benchmarks.colocation.statements import claims_of, pressure_claims
 from benchmarks.machine import describe_machine
+from tests.benchmarks.measured import measurement
 from weir_cli.loadlab.control_setup import (
     StubPolicy,
     StubSetup,
@@ -60,123 +48,9 @@ from weir_cli.loadlab.control_setup import (
     setup_to_json,
 )
 from weir_cli.loadlab.control_stub import ControlStub
-from weir_cli.loadlab.measure import Measurement, Window
+from weir_cli.loadlab.measure import Window
 from weir_cli.loadlab.processes import available_cores
-from weir_cli.loadlab.records import OnlineLatency, latency_stats
 from weir_cli.loadlab.workload import online_requests
-
-
-def measurement(
-    *,
-    ttft_s: tuple[float, ...] = (0.1,),
-    tbt_s: tuple[float, ...] = (0.01,),
-    served: float = 0.0,
-    failed: int = 0,
-    steps: float = 50.0,
-    busy: float = 0.5,
-) -> Measurement:
-    return Measurement(
-        window_s=60.0,
-        online=OnlineLatency(
-            requests=10,
-            failed=failed,
-            ttft=latency_stats(ttft_s),
-            tbt=latency_stats(tbt_s),
-            tpot=latency_stats(tbt_s),
-        ),
-        online_tokens_per_s=500.0,
-        online_hit_rate=0.0,
-        offline_served_per_s=served,
-        offline_computed_per_s=served / 10,
-        steps_per_s=steps,
-        busy_share=busy,
-        client_cpu_share=0.01,
-        preemptions=0,
-        offline_errors=0,
-        errors=(),
-        ended_s=1.8e9,
-    )
-
-
-ALONE = [measurement(tbt_s=(0.010,)), measurement(tbt_s=(0.012,))]
-BASE = baseline_of(ALONE)
-
-
-def test_the_matrix_is_five_slos_at_four_tolerances() -> None:
-    assert len(set(all_cells())) == 20
-
-
-def test_bounds_are_online_only_plus_the_tolerance() -> None:
-    (target,) = BASE.targets(Cell(slo="p99-tbt", tolerance_percent=20))
-    assert target.threshold_s == pytest.approx(0.011 * 1.2)
-
-
-def test_the_spread_of_online_only_widens_the_bound_at_five_percent_only() -> None:
-    run = measurement(tbt_s=(0.0125,))
-    assert holds(run, Cell(slo="mean-tbt", tolerance_percent=5), BASE)
-    assert not holds(run, Cell(slo="mean-tbt", tolerance_percent=10), BASE)
-
-
-def test_a_run_is_judged_by_the_last_three_online_only_runs_before_it() -> None:
-    early = [dataclasses.replace(measurement(tbt_s=(0.010,)), ended_s=s) for s in (1.0, 2.0, 3.0)]
-    slower = [dataclasses.replace(measurement(tbt_s=(0.020,)), ended_s=s) for s in (7.0, 8.0, 9.0)]
-    cell = Cell(slo="mean-tbt", tolerance_percent=20)
-    run = measurement(tbt_s=(0.022,))
-    assert holds(run, cell, baseline_before([*early, *slower], 9.5))
-    assert not holds(run, cell, baseline_before([*early, *slower], 6.5))
-    assert not holds(run, cell, baseline_before([*early, *slower], 0.5))
-
-
-def test_the_online_only_runs_on_both_sides_of_a_run_make_up_for_drift() -> None:
-    base = [
-        dataclasses.replace(measurement(tbt_s=(0.010 + 0.001 * s,)), ended_s=float(s))
-        for s in range(8)
-    ]
-    steady = baseline_around(base, 3.5)  # those at 2, 3, 4 and 5
-    assert steady.value_s["tbt", "mean"] == pytest.approx(0.0135)
-    assert steady.spread_s["tbt", "mean"] == pytest.approx(0.003)
-    assert baseline_around(base, 9.0).value_s["tbt", "mean"] == pytest.approx(0.0165)
-    assert baseline_around(base, -1.0).value_s["tbt", "mean"] == pytest.approx(0.0105)
-
-
-def test_a_run_is_judged_by_what_it_was_told_and_the_drift_is_told_besides() -> None:
-    cell = Cell(slo="mean-tbt", tolerance_percent=20)
-    base = [
-        dataclasses.replace(measurement(tbt_s=(tbt_s,)), ended_s=at_s)
-        for at_s, tbt_s in ((1.0, 0.010), (2.0, 0.010), (4.0, 0.008), (5.0, 0.008))
-    ]
-    run = dataclasses.replace(measurement(tbt_s=(0.0114,)), ended_s=3.0)
-    results = {Run(workload="trace", arm=WEIR, cell=cell, repeat=0): run}
-    result = judge(results, "trace", cell, base, None)
-    weir = result.verdicts["weir"]
-    assert weir.holds
-    assert weir.excess.mean == pytest.approx(0.95)
-    assert weir.of_both_sides.mean == pytest.approx(1.0556, abs=1e-3)
-    printed = worse([result], results, "trace", baseline_of(base))
-    assert any("holds what was told, and is 5.6% over it" in line for line in printed)
-
-
-def test_all_means_every_latency() -> None:
-    cell = Cell(slo="all", tolerance_percent=50)
-    assert holds(measurement(), cell, BASE)
-    assert not holds(measurement(ttft_s=(0.16,)), cell, BASE)
-
-
-def test_a_failed_online_request_breaks_every_cell() -> None:
-    assert excess(measurement(failed=1), Cell(slo="mean-tbt", tolerance_percent=50), BASE) > 1
-
-
-def test_the_bound_takes_the_fixed_part_and_the_online_share_off_full_speed() -> None:
-    bound = bound_of(
-        c0_s=0.005,
-        online_only=[measurement(busy=0.4, steps=50.0)],
-        ceiling=[measurement(served=9_500.0, busy=1.0, steps=10.0)],
-        packed=[],
-    )
-    assert bound.online_share == pytest.approx(0.15)
-    assert bound.full_per_s == pytest.approx(10_000)
-    assert bound.tokens_per_s(0.05) == pytest.approx(7_500)
-    assert bound.tokens_per_s(0.001) == 0
 
 
 def test_calibration_finds_the_costs_that_made_its_samples() -> None:
@@ -314,34 +188,6 @@ def test_online_only_runs_before_between_and_after_the_others(repeats: int, cell
     assert all(len(group) <= -(-cells // max(1, repeats - 2)) for group in groups[1:])
 
 
-def claims_for(weir_served: float, weir_tbt_s: float) -> dict[str, Claim]:
-    cell = Cell(slo="p99-tbt", tolerance_percent=50)
-    static, aimd = static_arms()[0], next(arm for arm in all_arms() if arm.name == "aimd")
-    results = {
-        Run(workload="trace", arm=ONLINE_ONLY, cell=None, repeat=0): measurement(),
-        Run(workload="trace", arm=static, cell=None, repeat=0): measurement(served=4_000.0),
-        Run(workload="trace", arm=aimd, cell=cell, repeat=0): measurement(served=1_000.0),
-        Run(workload="trace", arm=WEIR, cell=cell, repeat=0): measurement(
-            served=weir_served, tbt_s=(weir_tbt_s,)
-        ),
-    }
-    result = judge(results, "trace", cell, ALONE, None)
-    return {c.id: c for c in claims_of([result], ceiling_per_s=10_000.0)}
-
-
-def test_weir_is_compared_with_the_strongest_static_arm_that_holds() -> None:
-    claims = claims_for(5_000.0, 0.012)
-    assert claims["colocation/p99-tbt/50%/slo"].met
-    assert claims["colocation/p99-tbt/50%/static"].value == pytest.approx(1.25)
-
-
-def test_a_missed_slo_leaves_no_throughput_to_claim() -> None:
-    claims = claims_for(50_000.0, 0.05)
-    assert claims["colocation/p99-tbt/50%/slo"].met is False
-    assert claims["colocation/p99-tbt/50%/static"].value is None
-    assert claims["colocation/p99-tbt/50%/static"].met is False
-
-
 def test_runs_have_names_of_their_own() -> None:
     cells = [*all_cells(), None]
     runs = [Run(workload="trace", arm=arm, cell=c, repeat=0) for arm in all_arms() for c in cells]
@@ -413,26 +259,6 @@ def test_a_result_says_where_its_runs_were_made(tmp_path: Path) -> None:
     (tmp_path / "origin.json").write_text('{"machine": {"cores": 1}, "commit": "earlier"}')
     save_origin(bench)  # of a later run in the same folder
     assert load_origin(bench) == {"machine": {"cores": 1}, "commit": "earlier"}
-
-
-@pytest.mark.parametrize(("tbt_s", "target"), [(0.015, ">= 1.2"), (0.030, None)])
-def test_with_the_second_workload_an_arm_that_misses_is_named_without_a_target(
-    tbt_s: float, target: str | None
-) -> None:
-    cell = Cell(slo="p99-tbt", tolerance_percent=50)
-    results = {
-        Run(workload="pressure", arm=ONLINE_ONLY, cell=None, repeat=0): measurement(),
-        Run(workload="pressure", arm=static_arms()[0], cell=None, repeat=0): measurement(
-            served=4_000.0, tbt_s=(tbt_s,)
-        ),
-        Run(workload="pressure", arm=WEIR, cell=cell, repeat=0): measurement(
-            served=5_000.0, tbt_s=(0.012,)
-        ),
-    }
-    result = judge(results, "pressure", cell, ALONE, None)
-    claims = {c.id: c for c in pressure_claims([result], online_hit_rate=0.5)}
-    assert claims["pressure/p99-tbt/50%/static"].value == pytest.approx(1.25)
-    assert claims["pressure/p99-tbt/50%/static"].target == target
 
 
 async def granted(*telemetry: dict[str, int], forecasts: bool) -> int:

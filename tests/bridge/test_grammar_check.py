@@ -98,6 +98,31 @@ def test_a_grammar_is_read_once_for_all_lines_that_have_it() -> None:
     assert [pattern[-4:] for pattern in read] == ["1,1}", "1,2}"]
 
 
+def test_what_was_read_in_time_after_all_is_not_refused_for_ever() -> None:
+    """A process that stood still for seconds refused the lines of a whole batch from then on."""
+    go_on = threading.Event()
+
+    def stand_still(_: Any) -> None:  # noqa: ANN401
+        assert go_on.wait(60)
+
+    async def run() -> None:
+        check = GrammarCheck(stand_still, most_s=0.01)
+        with pytest.raises(VLLMValidationError, match="make it simpler"):
+            await check.check(params(9))
+        go_on.set()
+        async with asyncio.timeout(30):
+            while True:
+                with contextlib.suppress(VLLMValidationError):
+                    await check.check(params(9))
+                    return
+                await asyncio.sleep(0.01)
+
+    try:
+        asyncio.run(run())
+    finally:
+        go_on.set()
+
+
 def test_what_never_ends_is_given_up_and_others_are_read_meanwhile() -> None:
     end = threading.Event()
 

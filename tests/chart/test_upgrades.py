@@ -9,7 +9,7 @@ import yaml
 
 from e2e.cluster.api_server import ApiServer
 from e2e.cluster.kubectl import Kubectl
-from tests.chart.chart import CHART, Helm, HelmError, Manifest, named
+from tests.chart.chart import CHART, EXTERNAL, Helm, HelmError, Manifest, named
 from tests.chart.test_cluster import data_of
 from tests.support.waiting import eventually
 
@@ -112,5 +112,43 @@ def test_a_volume_that_cannot_become_another_is_refused_by_its_value(
         assert remedy in told
         kubectl.run(*remedy.split()[3:])
         cluster_helm.run("upgrade", "apart", CHART, *place, values=given({}, larger))
+    finally:
+        cluster_helm.run("uninstall", "apart", *place)
+
+
+@pytest.mark.parametrize(
+    ("outside", "names"),
+    [
+        ({"database": EXTERNAL["database"]}, "database.existingSecret: StatefulSet"),
+        ({"files": EXTERNAL["files"]}, "files.url: the files' volume"),
+    ],
+)
+def test_an_upgrade_to_stores_of_ones_own_deletes_no_data(
+    cluster_helm: Helm, api_server: ApiServer, namespace: str, outside: Manifest, names: str
+) -> None:
+    """Nobody uninstalled anything, and the volumes went before they could be copied."""
+    place = ("--namespace", namespace, "--no-hooks")
+    apart = {"rbac": {"aggregateRoles": False}, "fullnameOverride": namespace}
+    kubectl = api_server.kubectl.inside(namespace)
+    claims = {f"data-{namespace}-postgresql-0", f"{namespace}-files"}
+
+    def live() -> set[str]:
+        return {item["metadata"]["name"] for item in kubectl.list("persistentvolumeclaims")}
+
+    def unowned() -> bool:
+        found = kubectl.list("persistentvolumeclaims")
+        return not any(item["metadata"].get("ownerReferences") for item in found)
+
+    tidy = {**apart, "uninstall": {"deleteData": True}}
+    cluster_helm.run("install", "apart", CHART, *place, values=tidy)
+    try:
+        assert eventually(lambda: live() == claims)
+        with pytest.raises(HelmError, match=names) as refused:
+            cluster_helm.run("upgrade", "apart", CHART, *place, values={**tidy, **outside})
+        assert "uninstall.deleteData=false" in str(refused.value)
+        cluster_helm.run("upgrade", "apart", CHART, *place, values=apart)
+        assert eventually(unowned)
+        cluster_helm.run("upgrade", "apart", CHART, *place, values={**apart, **outside})
+        assert live() == claims
     finally:
         cluster_helm.run("uninstall", "apart", *place)

@@ -13,6 +13,7 @@ import httpx2
 import openai
 import pytest
 from sqlalchemy import update
+from starlette.requests import Request
 from structlog.testing import capture_logs
 from typing_extensions import override
 
@@ -20,6 +21,7 @@ from tests.controlplane.batch_calls import create, creation, lines, upload
 from tests.controlplane.fleet import Fleet
 from tests.controlplane.support import Plane, eventually, make_settings, running
 from weir_controlplane.batches.creation import CreateCall, create_batch
+from weir_controlplane.keys.auth import tenant_of
 from weir_controlplane.services import Services
 from weir_controlplane.store.models import Batch
 
@@ -291,6 +293,27 @@ async def test_a_call_that_its_own_repeat_overtakes_makes_no_second_batch(
     assert one != other  # two creates that were meant as two
     (anew,) = await repeated(raw, body, 0)
     assert anew not in {one, other}
+
+
+async def test_a_call_that_is_overtaken_while_its_key_is_looked_up_makes_no_second_batch(
+    raw: httpx.AsyncClient, client: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """§8.7: the first wait for a busy database is for whose the call is."""
+    body = creation(await upload(client, lines(1)))
+    waiting, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: Request, services: Services) -> str | None:
+        if request.headers.get("x-stainless-retry-count") == "0":
+            waiting.set()
+            await go_on.wait()
+        return await tenant_of(request, services)
+
+    monkeypatch.setattr("weir_controlplane.limits.tenant_of", slow)
+    overtaken = asyncio.create_task(repeated(raw, body, 0))
+    await waiting.wait()
+    (batch_id,) = await repeated(raw, body, 1)
+    go_on.set()
+    assert await overtaken == [batch_id]
 
 
 @pytest.mark.parametrize("action", ["read", "cancelled", "old"])

@@ -87,6 +87,21 @@ async def insist(services: Services) -> None:
     await attempt(services)
 
 
+async def test_a_loss_that_a_clock_ahead_found_is_believed_as_soon_as_any(
+    services: Services,
+) -> None:
+    """§8.1: the batch was in progress for as much longer as the clock had been ahead."""
+    await services.storage.delete("files/in")
+    await attempt(services)
+    await alter(services, missing_since=(await batch_of(services)).created_at + 9e9)
+    await attempt(services)
+    async with services.database.read() as session:
+        now_s = await clock_s(session)
+    found = (await batch_of(services)).missing_since
+    assert found is not None
+    assert found <= now_s
+
+
 async def validating(services: Services) -> None:
     """It is new."""
 

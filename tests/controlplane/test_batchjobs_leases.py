@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
 from fastapi.responses import StreamingResponse
+from sqlalchemy import select
 
 from tests.controlplane.jobs import ENDPOINT, input_lines
 from tests.controlplane.support import eventually, make_settings, running
 from tests.controlplane.test_batchjobs_api import Operator, operator, works
 from tests.support.serving import serve
 from weir_controlplane.app import make_services
-from weir_controlplane.batchjobs.leases import INPUTS, claim, give_up, take_new
-from weir_controlplane.leases import void_leases
+from weir_controlplane.batchjobs.failing import count_stuck_jobs
+from weir_controlplane.batchjobs.leases import (
+    INPUTS,
+    JobWork,
+    claim,
+    give_up,
+    take_new,
+    while_ours,
+)
+from weir_controlplane.batchjobs.worker import work_on
+from weir_controlplane.leases import LeaseLostError, void_leases
 from weir_controlplane.services import Services
 from weir_controlplane.store.database import clock_s
 from weir_controlplane.store.kubernetes_models import BatchJob
-from weir_controlplane.store.models import Tenant
+from weir_controlplane.store.models import File, Tenant
 from weir_controlplane.uris import transfer
 
 PARTS = 8
@@ -185,6 +197,65 @@ async def test_a_job_that_failed_comes_after_those_that_did_not(
             session.add(a_job("uid-2", created_at=2.0))
         claimed = [await claim(services, INPUTS) for _ in range(2)]
         assert [item and item.uid for item in claimed] == ["uid-2", "uid-1"]
+
+
+async def test_a_hang_in_one_replica_leaves_the_job_to_others(
+    tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """§8.2: its files do not answer there, though the process lives and renews."""
+    monkeypatch.setattr("weir_controlplane.leases.STILL_S", 0.5)
+    async with with_a_job(tmp_path, database_url, work_lease_s=1) as hung:
+        other = replace(make_services(hung.settings), database=hung.database)
+        answers, create = threading.Event(), hung.storage._create
+
+        def hang(key: str) -> object:
+            answers.wait()
+            return create(key)
+
+        monkeypatch.setattr(hung.storage, "_create", hang)
+        work = await claim(hung, INPUTS)
+        assert work is not None
+        working = asyncio.create_task(work_on(hung, work))
+        try:
+
+            async def is_stuck() -> bool:
+                async with hung.database.read() as session:
+                    return await count_stuck_jobs(session) == 1
+
+            await eventually(is_stuck)
+            async with hung.database.transaction() as session:
+                job = await session.get_one(BatchJob, "uid-1")
+                assert job.work_message == (
+                    "nothing moved for 15 minutes: do the files, or what a URI names, hang?"
+                )
+                job.work_lease_until = 0.0  # its pause is over
+            taken = await claim(other, INPUTS)
+            assert taken is not None
+            await work_on(other, taken)
+            answers.set()
+            await working  # what wakes up then changes nothing
+            async with hung.database.read() as session:
+                job = await session.get_one(BatchJob, "uid-1")
+                assert job.batch_id is not None
+                kept = (await session.execute(select(File.id))).scalars().all()
+                assert kept == [job.input_file_id]
+        finally:
+            answers.set()
+            await asyncio.gather(working, return_exceptions=True)
+
+
+async def test_a_copy_whose_lease_is_lost_ends_at_its_next_block() -> None:
+    work = JobWork(uid="uid-1", tenant_id="t", batch_id=None, nonce="n")
+    answers = iter([True, False])
+
+    async def blocks() -> AsyncIterator[bytes]:
+        for block in (b"1", b"2", b"3"):
+            yield block
+
+    ours = while_ours(work, blocks(), lambda: next(answers))
+    assert await anext(ours) == b"1"
+    with pytest.raises(LeaseLostError):
+        await anext(ours)
 
 
 def a_job(uid: str, *, created_at: float) -> BatchJob:

@@ -35,7 +35,7 @@ from weir_controlplane.dispatch.work import Grant
 from weir_controlplane.errors import InvalidRequestError
 from weir_controlplane.files.storage import Storage
 from weir_controlplane.store.clock import db_now
-from weir_controlplane.store.database import Database
+from weir_controlplane.store.database import Database, clock_s
 from weir_controlplane.store.fleet_models import Incarnation
 from weir_controlplane.store.models import Batch, Chunk, DispatchClock, Upload
 
@@ -169,6 +169,20 @@ async def test_rule_4_the_grace_of_a_batch_that_ended_in_an_outage_counts_from_i
     assert await upload_or_refusal(database, storage, second) == "stale_lease"
     found = await assert_nothing_lost_or_doubled(database, batch_id, 8)
     assert set(found.committed) == {1, 2, 3}
+
+
+async def test_rule_1_a_clock_that_was_ahead_lengthens_no_grace(database: Database) -> None:
+    """A cancelled batch was open for as long, if its holder could commit nothing."""
+    batch_id = await put_batch(database, lines=4)
+    await lease_all(database, batch_id, Process(agent_id="pod"))
+    await cancel(database, batch_id, ago_s=-86_400)
+    assert await close_ending(database) == []
+    async with database.transaction() as session:
+        batch = await session.get_one(Batch, batch_id)
+        assert batch.cancelling_at is not None
+        assert batch.cancelling_at <= await clock_s(session)
+        batch.cancelling_at -= 31
+    assert await close_ending(database) == [batch_id]
 
 
 async def away(database: Database, *, back_ago_s: float) -> None:

@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from tests.controlplane.support import eventually, make_settings, running
 from tests.support.postgres import PostgresServer
 from weir_controlplane import levels as levels_module
+from weir_controlplane.dispatch.watch import expire_leases, may_expire
 from weir_controlplane.store import database as database_module
 from weir_controlplane.store.database import Database
 from weir_controlplane.store.models import ApiKey
@@ -95,6 +96,41 @@ async def test_gauges_that_are_out_of_date_are_not_shown(
             await eventually(all_shown)
     finally:
         server.close()
+
+
+@pytest.mark.postgres
+async def test_what_a_replica_held_that_vanished_in_a_transaction_is_soon_free(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its host lost power: the server heard of it after two hours, when its own patience ended."""
+    monkeypatch.setattr(database_module, "IDLE_IN_TRANSACTION_S", 1.0)
+    vanished, other = Database(postgres_url), Database(postgres_url)
+    await vanished.open()
+    await other.open()
+    locked, seen_again = asyncio.Event(), asyncio.Event()
+
+    async def vanish() -> None:
+        async with vanished.transaction() as session:
+            assert await may_expire(session)
+            locked.set()
+            await seen_again.wait()
+            await session.execute(delete(ApiKey))
+
+    hanging = asyncio.create_task(vanish())
+    try:
+        await locked.wait()
+        async with asyncio.timeout(20):
+            assert await expire_leases(other) == 0
+        seen_again.set()
+        with pytest.raises(DBAPIError) as ended:  # what comes back has written nothing
+            await hanging
+        assert database_module.is_outage(ended.value)
+        assert await vanished.now_s() > 0
+    finally:
+        hanging.cancel()
+        await asyncio.gather(hanging, return_exceptions=True)
+        await vanished.close()
+        await other.close()
 
 
 @pytest.mark.postgres

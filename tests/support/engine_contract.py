@@ -113,6 +113,16 @@ async def _check_texts(engine: VllmEngine) -> None:
         assert offline.body["choices"] == expected
 
 
+async def _check_shortened(engine: VllmEngine) -> None:
+    """A line that is ended early asks for more tokens at least than it gets; online goes on."""
+    await engine.set_policy(POLICY.message({}))
+    body = {"model": "sample", "prompt": "one", "logprobs": 20, "max_tokens": 40, "min_tokens": 30}
+    async with asyncio.timeout(60):
+        outcome = await engine.execute(line(35, body=body, most_tokens=5))
+        assert outcome.cut
+        await engine.telemetry()
+
+
 async def _check_abort(engine: VllmEngine) -> None:
     """What is aborted has no answer, and the engine goes on."""
     await engine.set_policy(POLICY.message({}))
@@ -235,6 +245,7 @@ def check_vllm(model: str, data_dir: str) -> None:
         identity = arguments.identity(args)
         engine = await serving.start(args, settings, identity=identity)
         await _check_texts(engine)
+        await _check_shortened(engine)
         await _check_abort(engine)
         await check_engine(engine)
 

@@ -46,3 +46,25 @@
 {{- end -}}
 {{- end -}}
 {{- end }}
+
+{{/* Refuses an upgrade after which a volume would not be rendered any more, where it would go with
+     that: uninstall.deleteData speaks of uninstalling. */}}
+{{- define "weir.checkDataStays" -}}
+{{- $remedy := "upgrade once with uninstall.deleteData=false and nothing else changed, then again: the volume stays then, and can be copied" -}}
+{{- if .Values.database.existingSecret -}}
+{{- $name := printf "%s-postgresql" (include "weir.fullname" .) -}}
+{{- $set := lookup "apps/v1" "StatefulSet" .Release.Namespace $name | default dict -}}
+{{- $claim := lookup "v1" "PersistentVolumeClaim" .Release.Namespace (printf "data-%s-0" $name) | default dict -}}
+{{- if or (eq "Delete" (dig "spec" "persistentVolumeClaimRetentionPolicy" "whenDeleted" "" $set)) (dig "metadata" "ownerReferences" list $claim) -}}
+{{- fail (printf "database.existingSecret: StatefulSet %s would go, and the database's volume with it, since uninstall.deleteData is true: %s" $name $remedy) -}}
+{{- end -}}
+{{- end -}}
+{{- if or .Values.files.url .Values.files.volume.existingClaim -}}
+{{- $name := printf "%s-files" (include "weir.fullname" .) -}}
+{{- $claim := lookup "v1" "PersistentVolumeClaim" .Release.Namespace $name | default dict -}}
+{{- $notes := dig "metadata" "annotations" dict $claim -}}
+{{- if and (ne $name .Values.files.volume.existingClaim) (eq (get $notes "meta.helm.sh/release-name") .Release.Name) (not (hasKey $notes "helm.sh/resource-policy")) -}}
+{{- fail (printf "%s: the files' volume %s would be deleted, since uninstall.deleteData is true: %s" (ternary "files.url" "files.volume.existingClaim" (not (empty .Values.files.url))) $name $remedy) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}

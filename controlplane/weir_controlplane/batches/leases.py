@@ -200,7 +200,8 @@ async def give_up(
             batch.work_lease_until = now_s + wait_s
             if missing:
                 batch.missing_times += 1
-                batch.missing_since = batch.missing_since or now_s
+                # One in the future is of a clock that was ahead.
+                batch.missing_since = min(batch.missing_since or now_s, now_s)
             elif batch.missing_since is not None:
                 batch.missing_times, batch.missing_since = 0, now_s
 

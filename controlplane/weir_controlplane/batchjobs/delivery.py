@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable
+
 import structlog
 
-from weir_controlplane.batchjobs.leases import MAX_ATTEMPTS, JobWork, hold, release
+from weir_controlplane.batchjobs.leases import MAX_ATTEMPTS, JobWork, hold, release, while_ours
 from weir_controlplane.batchjobs.uris import allowed_uri
 from weir_controlplane.batchjobs.views import ERROR_NAME, OUTPUT_NAME
 from weir_controlplane.errors import InvalidRequestError, StorageError, StorageFullError
@@ -17,8 +19,10 @@ from weir_controlplane.uris.transfer import UriAccess
 _log = structlog.get_logger(__name__)
 
 
-async def deliver(services: Services, work: JobWork) -> None:
+async def deliver(services: Services, work: JobWork, wanted: Callable[[], bool]) -> None:
     """Copies the files, once more whole if it was interrupted; objects appear whole or not at all.
+
+    ``wanted`` says whether the lease is ours yet, and is asked after each step.
 
     Raises:
         LeaseLostError: another replica does this now.
@@ -33,7 +37,8 @@ async def deliver(services: Services, work: JobWork) -> None:
     message: str | None = None
     try:
         for file, name in files:
-            await _copy(services, job, file, name)
+            blocks = services.storage.stream(file.storage_key, end=file.size_bytes)
+            await _write(services, job, name, while_ours(work, blocks, wanted))
     except (InvalidRequestError, UriRefusedError) as error:
         message = str(error)
     except (StorageError, StorageFullError) as error:
@@ -48,10 +53,11 @@ async def deliver(services: Services, work: JobWork) -> None:
     _log.info("batchjob_delivered" if message is None else "delivery_failed", uid=work.uid)
 
 
-async def _copy(services: Services, job: BatchJob, file: File, name: str) -> None:
+async def _write(
+    services: Services, job: BatchJob, name: str, blocks: AsyncIterator[bytes]
+) -> None:
     async with services.database.read() as session:
         allowed = await allowed_uri(
             session, job.tenant_id, job.output_uri or "", param="output_uri", writable=True
         )
-    blocks = services.storage.stream(file.storage_key, end=file.size_bytes)
     await UriAccess().write(allowed.uri.child(name), allowed.prefix, blocks)

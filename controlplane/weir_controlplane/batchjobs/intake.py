@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import structlog
 from sqlalchemy import select
@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from weir_controlplane.batches.creation import check_quota, key_of_job, lock_tenant
 from weir_controlplane.batches.schemas import NewBatch, accepted_window_s
 from weir_controlplane.batches.states import Status
-from weir_controlplane.batchjobs.leases import MAX_ATTEMPTS, JobWork, hold, release
+from weir_controlplane.batchjobs.leases import MAX_ATTEMPTS, JobWork, hold, release, while_ours
 from weir_controlplane.batchjobs.uris import allowed_uri
 from weir_controlplane.errors import InvalidRequestError, StorageError
 from weir_controlplane.files.service import forget_unfinished
@@ -37,15 +37,17 @@ class InputRefusedError(Exception):
         self.code = code
 
 
-async def take_in(services: Services, work: JobWork) -> None:
+async def take_in(services: Services, work: JobWork, wanted: Callable[[], bool]) -> None:
     """Makes the job's batch, or ends the job with what is wrong with its input.
+
+    ``wanted`` says whether the lease is ours yet, and is asked after each step.
 
     Raises:
         LeaseLostError: another replica does this, or it is not wanted any more.
         WeirError: not now: storage or network fail, or the tenant's quota is used up.
     """
     try:
-        file_id = await _input_file(services, work)
+        file_id = await _input_file(services, work, wanted)
         await _make_batch(services, work, file_id)
     except InputRefusedError as error:
         await _refuse(services, work, error)
@@ -53,7 +55,7 @@ async def take_in(services: Services, work: JobWork) -> None:
         await services.nudge.send("batches")
 
 
-async def _input_file(services: Services, work: JobWork) -> str:
+async def _input_file(services: Services, work: JobWork, wanted: Callable[[], bool]) -> str:
     """The job's input as a file of its tenant; made at the first attempt that gets so far."""
     async with services.database.transaction() as session:
         job = await hold(session, work)
@@ -73,7 +75,7 @@ async def _input_file(services: Services, work: JobWork) -> str:
         session.add(file)
         blocks = await _blocks(services, session, job)
     try:
-        await _store(services, work, file, blocks)
+        await _store(services, work, file, while_ours(work, blocks, wanted))
     except BaseException:
         await asyncio.shield(forget_unfinished(services, [file.id]))
         raise

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, and_, select, update
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from weir_controlplane.batches.leases import STUCK_AFTER
 from weir_controlplane.batches.states import TERMINAL
 from weir_controlplane.ids import new_nonce
 from weir_controlplane.leases import MAX_BACKOFF_S, LeaseLostError, is_free, longest_lease_s
@@ -94,6 +95,20 @@ async def renew(services: Services, work: JobWork) -> None:
             raise LeaseLostError(work.uid)
 
 
+async def while_ours(
+    work: JobWork, blocks: AsyncIterator[bytes], wanted: Callable[[], bool]
+) -> AsyncIterator[bytes]:
+    """The same blocks, for as long as the work is ours; ``wanted`` is asked after each.
+
+    Raises:
+        LeaseLostError: it is not any more.
+    """
+    async for block in blocks:
+        if not wanted():
+            raise LeaseLostError(work.uid)
+        yield block
+
+
 async def hold(session: AsyncSession, work: JobWork) -> BatchJob:
     """The job, locked for this transaction.
 
@@ -114,16 +129,24 @@ def release(job: BatchJob) -> None:
 
 
 async def give_up(
-    services: Services, work: JobWork, reason: str, message: str | None = None
+    services: Services,
+    work: JobWork,
+    reason: str,
+    message: str | None = None,
+    *,
+    still: bool = False,
 ) -> None:
-    """Ends the lease after a failure; the next attempt waits, longer each time."""
+    """Ends the lease after a failure; the next attempt waits, longer each time.
+
+    ``still``: nothing moved for so long that the job is stuck at once.
+    """
     async with services.database.transaction() as session:
         statement = select(BatchJob).where(
             BatchJob.uid == work.uid, BatchJob.work_nonce == work.nonce
         )
         job = (await session.execute(statement.with_for_update())).scalar_one_or_none()
         if job is not None:
-            job.work_failures += 1
+            job.work_failures = max(job.work_failures + 1, STUCK_AFTER if still else 0)
             job.work_error, job.work_message = reason, message
             job.work_nonce = None
             wait_s = min(MAX_BACKOFF_S, 2.0 ** min(job.work_failures, 10))

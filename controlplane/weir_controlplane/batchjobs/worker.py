@@ -16,12 +16,13 @@ from weir_controlplane.batchjobs.failing import QUOTA_EXCEEDED
 from weir_controlplane.batchjobs.intake import end_overdue, take_in
 from weir_controlplane.batchjobs.leases import JobWork, claim, give_back, give_up, renew
 from weir_controlplane.errors import QuotaExceededError, WeirError
-from weir_controlplane.leases import LeaseLostError, kept_alive
+from weir_controlplane.leases import STILL_S, LeaseLostError, kept_alive
 from weir_controlplane.services import Services
 from weir_controlplane.store.database import OUTAGES, is_outage
 
 WORKERS = 4
 OF_A_TENANT = 2
+_STILL = f"nothing moved for {STILL_S / 60:.0f} minutes: do the files, or what a URI names, hang?"
 _log = structlog.get_logger(__name__)
 
 
@@ -71,10 +72,15 @@ async def work_on(services: Services, work: JobWork) -> None:
     Raises:
         CancelledError: the process stops; the lease is given back.
     """
-    keep = partial(renew, services, work)
+    do = take_in if work.batch_id is None else deliver
     try:
-        async with kept_alive(keep, length_s=services.settings.work_lease_s, uid=work.uid):
-            await (take_in(services, work) if work.batch_id is None else deliver(services, work))
+        async with kept_alive(
+            partial(renew, services, work),
+            length_s=services.settings.work_lease_s,
+            give_up=partial(give_up, services, work, "InputUnavailable", _STILL, still=True),
+            uid=work.uid,
+        ) as held:
+            await do(services, work, held.wanted)
     except LeaseLostError:
         await give_back(services, work)
     except CancelledError:

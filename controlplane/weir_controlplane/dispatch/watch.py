@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from weir_controlplane.dispatch import metrics
-from weir_controlplane.dispatch.bounds import GRACE_S, LEASE_S, OUTAGE_AFTER_S
+from weir_controlplane.dispatch.bounds import AHEAD_S, GRACE_S, LEASE_S, OUTAGE_AFTER_S
 from weir_controlplane.dispatch.leases import HALTED
 from weir_controlplane.dispatch.restructure import close_chunks, reopen
 from weir_controlplane.store.clock import db_now
@@ -163,6 +163,12 @@ async def close_ending(database: Database) -> list[str]:
     """
     async with database.transaction() as session:
         now_s, back_s = await clock_s(session), await _back_s(session)
+        await session.execute(  # else a clock that was ahead lengthens the holders' time
+            update(Batch)
+            .where(Batch.status == "cancelling", Batch.cancelling_at > now_s + AHEAD_S)
+            .values(cancelling_at=now_s)
+            .execution_options(synchronize_session=False)
+        )
         rows = await session.execute(
             select(Batch.id, Batch.status, Batch.cancelling_at, Batch.expires_at).where(
                 or_(

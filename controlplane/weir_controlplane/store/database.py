@@ -35,6 +35,9 @@ _SQLITE_PRAGMAS = (
     "PRAGMA foreign_keys=ON",
     "PRAGMA busy_timeout=30000",
 )
+IDLE_IN_TRANSACTION_S = 60.0
+"""How long a transaction may do nothing. A replica that lost its host or network ends none: the
+server waits for it for hours, and whoever needs its rows for the server."""
 _WRITES = "weir_writes"
 _IDLE_SINCE = "weir_idle_since"
 _FRESH_S = 1.0
@@ -102,6 +105,7 @@ class Database:
         if self.dialect == "sqlite":
             _prepare_sqlite(self.engine, self._workers)
         else:
+            _end_idle_transactions(self.engine)
             _ask_idle_connections(self.engine)
             _replace_read_only_connections(self.engine)
 
@@ -213,6 +217,19 @@ def _why_not_yet(error: Exception) -> str | None:
     if is_read_only(error):
         return "is read-only: a control plane needs the primary, with writing allowed"
     return f"cannot be reached: {error}" if isinstance(error, _NOT_YET) else None
+
+
+def _end_idle_transactions(engine: AsyncEngine) -> None:
+    """The server ends transactions of replicas that vanished; what waits for a file holds none.
+
+    Not among the parameters with which a connection starts: poolers refuse unknown ones.
+    """
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def _connect(connection: Any, _record: Any) -> None:  # noqa: ANN401
+        timeout_ms = round(1e3 * IDLE_IN_TRANSACTION_S)
+        setting = f"SET idle_in_transaction_session_timeout = {timeout_ms}"
+        connection.run_async(lambda driver: driver.execute(setting))
 
 
 def _ask_idle_connections(engine: AsyncEngine) -> None:

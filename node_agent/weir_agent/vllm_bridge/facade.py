@@ -143,6 +143,9 @@ class OfflineView(_View):
         shortened = most is not None and sampling_params.max_tokens > most
         if shortened:
             sampling_params.max_tokens = most
+            # Parameters that contradict each other end the thread in which the engine's process
+            # takes in requests: online ones would wait until it is found to hang.
+            sampling_params.min_tokens = min(sampling_params.min_tokens, most)
         without_text = self._final_text.take_over(sampling_params)
         generation = self._enter(
             prompt, sampling_params, request_id, offline_tag(submission.line), **options

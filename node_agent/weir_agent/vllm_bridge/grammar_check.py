@@ -12,6 +12,7 @@ import hashlib
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 from vllm.exceptions import VLLMValidationError
@@ -90,4 +91,10 @@ class GrammarCheck:
         await asyncio.wait({answer}, timeout=_PATIENCE * self._most_s)
         if answer.done() and answer.result() <= self._most_s:
             return None
+        answer.add_done_callback(partial(self._read_after_all, key))
         return _TOO_LONG.format(self._most_s)
+
+    def _read_after_all(self, key: bytes, answer: asyncio.Future[float]) -> None:
+        """What was given up while the whole process stood still may be asked about again."""
+        if not answer.cancelled() and answer.result() <= self._most_s:
+            _ = self._faults.pop(key, None)

@@ -122,6 +122,7 @@ _REQUEST_STATE = (
 _PARAMETERS = (
     "extra_args",
     "max_tokens",
+    "min_tokens",
     "n",
     "output_kind",
     "stop",

@@ -123,7 +123,8 @@ class Output(ApiModel):
         min_length=1,
         max_length=2_048,
         description="A folder (prefix) that the control plane writes to: s3://BUCKET/FOLDER/ or "
-        "another location that the administrator allows for the namespace's tenant.",
+        "another location that the administrator allows for the namespace's tenant. One for each "
+        "BatchJob: of output.jsonl and errors.jsonl, one that the batch has not stays as it was.",
         json_schema_extra=with_rules(
             rule(
                 r"self.matches('^[a-z][a-z0-9+.-]*://[^\\s@?#]+$') && !self.contains('::') && "

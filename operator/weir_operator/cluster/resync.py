@@ -111,7 +111,7 @@ class Resync:
             self._metrics.objects.labels(one.kind.kind).set(self._store.count(one.kind))
 
     async def _list(self, watched: Watched) -> None:
-        lists = []
+        lists, newest = [], self._store.newest(watched.kind)
         for namespace in self._namespaces or (None,):
             try:
                 lists.append(
@@ -128,9 +128,9 @@ class Resync:
                 raise
         items = [item for one in lists for item in one.items]
         oldest = min((one.resource_version for one in lists), key=_number)
-        if self._store.went_back(watched.kind, oldest):
+        if self._store.went_back(watched.kind, oldest, newest=newest):
             log.warning("resync.versions_went_back", kind=watched.kind.kind, version=oldest)
-        lost = self._store.replace(watched.kind, items, oldest)
+        lost = self._store.replace(watched.kind, items, oldest, newest=newest)
         if lost:
             log.warning("resync.missed_deletions", kind=watched.kind.kind, count=len(lost))
 

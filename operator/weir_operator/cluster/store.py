@@ -64,9 +64,15 @@ class ObjectStore:
 
         ``own_write``: the answer to a write of ours, which concerns nobody.
         """
+        self._take(kind, item, own_write=own_write)
+
+    def _take(
+        self, kind: Kind, item: Manifest, *, listed_at: int = 0, own_write: bool = False
+    ) -> None:
+        """``listed_at``: the version of the list that has it, the truth of all up to it."""
         where = _name(item)
         known = self._objects.get(kind.kind, {}).get(where)
-        if self._stale(kind, item, known):
+        if self._stale(kind, item, known, listed_at):
             return
         whole, item = item, kept(kind, item)
         self._put(kind, where, item)
@@ -89,20 +95,22 @@ class ObjectStore:
             self._concern(kind, known)
 
     def replace(
-        self, kind: Kind, items: Sequence[Manifest], resource_version: str
+        self, kind: Kind, items: Sequence[Manifest], resource_version: str, *, newest: int = 0
     ) -> list[Manifest]:
         """Takes over a complete list; returns the objects that had gone unnoticed.
 
         What was seen in a version newer than the list's is kept: objects and deletions; nothing
-        where it `went_back`.
+        where it `went_back`. An older version of an object than the known one is taken where the
+        list is newer than both: the store was restored, and its versions raised beyond all before.
         """
-        if self.went_back(kind, resource_version):
+        if self.went_back(kind, resource_version, newest=newest):
             self._forget_versions(kind)
         version = _version(resource_version)
         listed = {_name(item) for item in items}
         self._listed.pop(kind.kind, None)
+        self._buried = {uid: at for uid, at in self._buried.items() if at > version}
         for item in items:
-            self.seen(kind, item)
+            self._take(kind, item, listed_at=version)
         lost = [
             known
             for where, known in list(self._objects.get(kind.kind, {}).items())
@@ -112,12 +120,19 @@ class ObjectStore:
             self._drop(kind, _name(known))
             self._concern(kind, known)
         self._listed[kind.kind] = version
-        self._buried = {uid: at for uid, at in self._buried.items() if at > version}
         return lost
 
-    def went_back(self, kind: Kind, resource_version: str) -> bool:
-        """Whether a list is older than the last one: the API server's store was restored."""
-        return _version(resource_version) < self._listed.get(kind.kind, 0)
+    def newest(self, kind: Kind) -> int:
+        """The newest version that is known of a kind, of its objects and its last full list."""
+        versions = (_version(known["metadata"].get("resourceVersion")) for known in self.all(kind))
+        return max(self._listed.get(kind.kind, 0), max(versions, default=0))
+
+    def went_back(self, kind: Kind, resource_version: str, *, newest: int = 0) -> bool:
+        """Whether the API server's store was restored: a list is older than what was seen before.
+
+        ``newest``: of the kind when the list was asked for.
+        """
+        return _version(resource_version) < max(newest, self._listed.get(kind.kind, 0))
 
     def forget(self, kind: Kind) -> None:
         """The API server serves the kind no longer."""
@@ -139,11 +154,12 @@ class ObjectStore:
             objects[where] = {**known, "metadata": {**known["metadata"], "resourceVersion": "0"}}
         self._buried.clear()
 
-    def _stale(self, kind: Kind, item: Manifest, known: Manifest | None) -> bool:
+    def _stale(self, kind: Kind, item: Manifest, known: Manifest | None, listed_at: int) -> bool:
         version = _version(item["metadata"].get("resourceVersion"))
         if known is None:  # a late word about an object that a list or a watch showed to be gone
             return version <= max(self._listed.get(kind.kind, 0), self._buried.get(_uid(item), 0))
-        return version <= _version(known["metadata"].get("resourceVersion"))
+        known_at = _version(known["metadata"].get("resourceVersion"))
+        return item is known or (version <= known_at and known_at > listed_at)
 
     def _put(self, kind: Kind, where: ObjectName, item: Manifest) -> None:
         self._unindex(kind, where)

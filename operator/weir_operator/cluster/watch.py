@@ -28,6 +28,7 @@ log = structlog.get_logger(__name__)
 STOP_WITHIN_S = 5.0
 MOST_BACKOFF_S = 2.0
 RESTART_S = 2.0
+ASKED_S = 0.1
 TOLD_FROM_TRY = 3
 """An API server that starts refuses the first tries, and the pauses before them are short."""
 
@@ -114,15 +115,27 @@ class WatchThread:
             self._stop.wait(RESTART_S)
 
     async def _watch(self) -> None:
-        await kopf.operator(
-            registry=self._registry(),
-            settings=self._settings(),
-            clusterwide=not self._namespaces,
-            namespaces=self._namespaces,
-            standalone=True,
-            identity=self._identity,  # type: ignore[arg-type] # else kopf asks for a user name
-            stop_flag=self._stop,
-        )
+        # Kopf would wait for the thread's own flag in another thread, and one that fails would not
+        # end before that is set: nothing would be watched, and nobody told.
+        stop = asyncio.Event()
+        asking = asyncio.create_task(self._ask_to_stop(stop))
+        try:
+            await kopf.operator(
+                registry=self._registry(),
+                settings=self._settings(),
+                clusterwide=not self._namespaces,
+                namespaces=self._namespaces,
+                standalone=True,
+                identity=self._identity,  # type: ignore[arg-type] # else kopf asks for a user name
+                stop_flag=stop,
+            )
+        finally:
+            asking.cancel()
+
+    async def _ask_to_stop(self, stop: asyncio.Event) -> None:
+        while not self._stop.is_set():  # noqa: ASYNC110 - it is another thread's
+            await asyncio.sleep(ASKED_S)
+        stop.set()
 
     def _registry(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()

@@ -185,7 +185,8 @@ class LlmServiceReasons:
         status="False",
         name="Missed",
         says="The message names each objective that some pod misses, with what was measured; so it "
-        "stays for ten minutes after the last online request.",
+        "stays for ten minutes after the last online request, and for its first ten where an "
+        "objective is held by less than a tenth.",
         event="Warning",
     )
     SLO_NOT_MEASURED = Reason(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from weir_operator.planning.conditions import Finding, conditions_of
@@ -14,7 +15,11 @@ from weir_operator.planning.types import PodIdentity, RegisterPods
 MAX_PODS = 1_000
 MAX_NAMED = 5
 SLO_STANDS_S = 600.0
-"""How long what was found of the objectives stands while nobody asks anything."""
+"""How long what was found of the objectives stands while nobody asks anything, and a miss that is
+hardly over."""
+MISS_ENDS_BELOW = 0.9
+"""The share of its threshold below which every objective ends a miss at once. Batch work fills what
+an objective leaves: from one minute to the next it would be held and missed in turns."""
 Objective = tuple[str, str]
 """(metric, statistic)"""
 
@@ -90,11 +95,31 @@ def slo_met(
     if all(item.get("attained") is None for item in figures):
         silent = Finding(reason=Reasons.SLO_NOT_MEASURED, message="nothing was measured lately")
         return _found_lately(context, observed) or silent
-    return Finding(reason=Reasons.SLO_MET, message="every measured objective holds on every pod")
+    held = Finding(reason=Reasons.SLO_MET, message="every measured objective holds on every pod")
+    return held if _miss_stands_s(context, observed) is None else _found(observed) or held
 
 
 def slo_stands_s(context: ServiceContext, observed: ObservedLLMService) -> float | None:
     """How long what was found of the objectives stands yet, seconds; None: nothing such does."""
+    silence_s = _silence_stands_s(context, observed)
+    return _miss_stands_s(context, observed) if silence_s is None else silence_s
+
+
+def _miss_stands_s(context: ServiceContext, observed: ObservedLLMService) -> float | None:
+    """How long a miss stands yet though every objective is held; None: none does."""
+    before = conditions_of(observed.service).get(Reasons.SLO_MET.condition, {})
+    near = any(
+        item.get("measuredSeconds", 0.0) > MISS_ENDS_BELOW * item["thresholdSeconds"]
+        for item in slo_figures(context, observed)
+    )
+    missed = before.get("reason") == Reasons.SLO_MISSED.name and _same_objectives(context, observed)
+    if not (near and missed):
+        return None
+    since_s = (observed.now - datetime.fromisoformat(before["lastTransitionTime"])).total_seconds()
+    return SLO_STANDS_S - since_s if 0 <= since_s < SLO_STANDS_S else None
+
+
+def _silence_stands_s(context: ServiceContext, observed: ObservedLLMService) -> float | None:
     silence_s = observed.slo_silence_s
     measured = any(item.get("attained") is not None for item in slo_figures(context, observed))
     if measured or not context.spec.slo or observed.report is None or silence_s is None:
@@ -104,15 +129,24 @@ def slo_stands_s(context: ServiceContext, observed: ObservedLLMService) -> float
 
 def _found_lately(context: ServiceContext, observed: ObservedLLMService) -> Finding | None:
     """What was found of these objectives when something was measured; None: that is too old."""
-    live = observed.service
+    stands = _silence_stands_s(context, observed) is not None
+    return _found(observed) if stands and _same_objectives(context, observed) else None
+
+
+def _same_objectives(context: ServiceContext, observed: ObservedLLMService) -> bool:
+    """Whether the status is of the objectives that the service has now."""
     told = {
         (item["metric"], item["statistic"], item["thresholdSeconds"])
-        for item in (live.get("status") or {}).get("slo") or ()
+        for item in (observed.service.get("status") or {}).get("slo") or ()
     }
-    wanted = {(item.metric, item.statistic, item.threshold_seconds) for item in context.spec.slo}
-    if slo_stands_s(context, observed) is None or told != wanted:
-        return None
-    before = conditions_of(live).get(Reasons.SLO_MET.condition, {})
+    return told == {
+        (item.metric, item.statistic, item.threshold_seconds) for item in context.spec.slo
+    }
+
+
+def _found(observed: ObservedLLMService) -> Finding | None:
+    """What the status says of the objectives; None: nothing was found yet."""
+    before = conditions_of(observed.service).get(Reasons.SLO_MET.condition, {})
     for reason in (Reasons.SLO_MET, Reasons.SLO_MISSED):
         if before.get("reason") == reason.name:
             return Finding(reason=reason, message=str(before.get("message", "")))

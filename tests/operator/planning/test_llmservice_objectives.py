@@ -139,6 +139,53 @@ def test_what_was_found_of_objectives_outlasts_minutes_without_requests(
     assert later.requeue_after_s is None
 
 
+def minutes_of(*measured: float) -> tuple[list[str], list[str]]:
+    """What SLOMet says, and all its Events, of so many looks a minute apart."""
+    service, said, noted = llmservice(slo=SLO), [], []
+    for number, value in enumerate(measured):
+        told = report(pod_report(1, slo=(slo(value, value <= 0.1),)))
+        now = NOW + timedelta(minutes=number)
+        plan = plan_llmservice(observe_service(service, report=told, slo_silence_s=0.0, now=now))
+        service = {**service, "status": plan.status or service["status"]}
+        said.append(condition(service["status"], "SLOMet")[1])
+        noted += [note.reason for note in plan.events if note.reason in {"Attained", "Missed"}]
+    return said, noted
+
+
+def test_an_objective_that_is_held_and_missed_in_turns_sends_few_events() -> None:
+    """Batch work fills what it leaves: each minute may end a little above it or a little below."""
+    said, noted = minutes_of(*[0.099, 0.101] * 5)
+    assert said == ["Attained", *["Missed"] * 9]
+    assert noted == ["Attained", "Missed"]
+
+
+@pytest.mark.parametrize(
+    ("measured", "last"),
+    [
+        ([0.101, 0.05], "Attained"),  # well below it
+        ([0.101, *[0.099] * 9], "Missed"),
+        ([0.101, *[0.099] * 10], "Attained"),  # ten minutes old
+    ],
+)
+def test_a_miss_ends_where_it_is_well_over_or_old(measured: list[float], last: str) -> None:
+    said, _ = minutes_of(*measured)
+    assert said[-1] == last
+
+
+def test_a_miss_that_stands_is_looked_at_when_it_is_old() -> None:
+    missed = report(pod_report(1, slo=(slo(0.101, False),)))
+    held = report(pod_report(1, slo=(slo(0.099, True),)))
+    service = llmservice(slo=SLO)
+    first = plan_llmservice(observe_service(service, report=missed, slo_silence_s=0.0))
+    told = {**service, "status": first.status}
+    later = NOW + timedelta(minutes=1)
+    plan = plan_llmservice(observe_service(told, report=held, slo_silence_s=0.0, now=later))
+    assert plan.requeue_after_s == 540.0
+    eased = {**llmservice(slo=[{**SLO[0], "thresholdSeconds": 0.105}]), "status": first.status}
+    plan = plan_llmservice(observe_service(eased, report=held, slo_silence_s=0.0, now=later))
+    assert condition(plan.status, "SLOMet") == ("True", "Attained")
+
+
 def test_what_was_found_of_other_objectives_does_not_stand() -> None:
     quiet = report(pod_report(1, slo=(slo(None, None),)))
     asked = report(pod_report(1, slo=(slo(0.07, True),)))

@@ -54,6 +54,19 @@ async def test_a_kind_whose_lists_are_throttled_holds_up_no_other() -> None:
     assert store.count(POD) == 0  # its deletion was noticed, though pods are listed later
 
 
+async def test_what_a_restored_store_has_not_goes_with_the_next_list() -> None:
+    """Its list is newer than the last one, and older than what a watch has told since."""
+    cluster, store = Cluster(), ObjectStore(lambda _: None)
+    api, metrics = cast("ClusterApi", cluster), OperatorMetrics()
+    resync = Resync(api, store, namespaces=(), metrics=metrics)
+    assert await resync.list_all(REQUIRED) is None
+    lost = {"namespace": "team", "name": "lost", "uid": "lost", "resourceVersion": "950"}
+    store.seen(POD, {"metadata": lost})
+    assert store.count(POD) == 2
+    assert await resync.list_all(REQUIRED) is None
+    assert store.get(POD, "team", "lost") is None
+
+
 async def test_a_list_ends_where_nobody_answers() -> None:
     cluster, store = Cluster(), ObjectStore(lambda _: None)
     resync = Resync(cast("ClusterApi", cluster), store, namespaces=(), metrics=OperatorMetrics())
@@ -61,6 +74,33 @@ async def test_a_list_ends_where_nobody_answers() -> None:
     with pytest.raises(UnreachableError):
         await resync.list_all(REQUIRED)
     assert cluster.listed[-1] == BATCH_JOB.kind
+
+
+def test_watches_that_end_again_and_again_bring_few_lists() -> None:
+    """The first end is looked into at once: a kind may have gone."""
+
+    async def main(clock: Callable[[], float]) -> list[float]:
+        began_s, looks_s = clock(), []
+
+        class Looks(Operator):
+            async def _look(self) -> ClusterError | None:
+                looks_s.append(clock() - began_s)
+                return None
+
+        settings = SimpleNamespace(resync_s=600.0)
+        parts = SimpleNamespace(settings=settings, metrics=OperatorMetrics())
+        operator = Looks(cast("Parts", parts))
+        task = asyncio.create_task(operator._observe())
+        for _ in range(150):
+            await asyncio.sleep(2)
+            operator.watches_ended()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return looks_s
+
+    looks_s = run_virtual(main)
+    assert looks_s[1] == pytest.approx(2, abs=0.1)
+    assert 5 <= len(looks_s) <= 7
 
 
 def test_everything_is_listed_again_soon_and_ever_more_seldom_while_a_kind_has_no_list() -> None:

@@ -185,6 +185,47 @@ def test_a_list_of_a_store_that_was_restored_is_taken_over_though_versions_went_
     assert live["spec"] == {"replicas": 2}
 
 
+def test_a_restored_store_whose_versions_were_raised_is_taken_over() -> None:
+    """As ``etcdutl snapshot restore --bump-revision``: lists are new, their objects are old.
+
+    A standby that lived through it sent the versions of before with each status, and was refused.
+    """
+    seen = Seen()
+    seen.store.replace(
+        LLM_SERVICE, [item(LLM_SERVICE, "a", 800, uid="a", spec={"replicas": 1})], "880"
+    )
+    seen.store.seen(LLM_SERVICE, item(LLM_SERVICE, "a", 950, uid="a", spec={"replicas": 7}))
+    seen.store.gone(LLM_SERVICE, item(LLM_SERVICE, "b", 960, uid="b"))
+    seen.take()
+    restored = [
+        item(LLM_SERVICE, "a", 870, uid="a", spec={"replicas": 1}),
+        item(LLM_SERVICE, "b", 860, uid="b", spec={"replicas": 1}),
+    ]
+    assert seen.store.replace(LLM_SERVICE, restored, "1000000900") == []
+    assert set(seen.take()) == {key(LLM_SERVICE, "a"), key(LLM_SERVICE, "b")}
+    live = seen.store.get(LLM_SERVICE, "team", "a")
+    assert live is not None
+    assert (live["spec"], live["metadata"]["resourceVersion"]) == ({"replicas": 1}, "870")
+
+
+def test_a_list_older_than_what_was_seen_before_it_was_asked_for_is_of_a_restored_store() -> None:
+    """The snapshot may be younger than the last full list."""
+    seen = Seen()
+    seen.store.replace(LLM_SERVICE, [item(LLM_SERVICE, "a", 800, uid="a")], "880")
+    seen.store.seen(LLM_SERVICE, item(LLM_SERVICE, "a", 950, uid="a", spec={"replicas": 7}))
+    seen.store.seen(LLM_SERVICE, item(LLM_SERVICE, "made-since", 960, uid="b"))
+    seen.take()
+    newest = seen.store.newest(LLM_SERVICE)
+    assert newest == 960
+    restored = [item(LLM_SERVICE, "a", 800, uid="a")]
+    lost = seen.store.replace(LLM_SERVICE, restored, "905", newest=newest)
+    assert [one["metadata"]["name"] for one in lost] == ["made-since"]
+    assert set(seen.take()) == {key(LLM_SERVICE, "a"), key(LLM_SERVICE, "made-since")}
+    live = seen.store.get(LLM_SERVICE, "team", "a")
+    assert live is not None
+    assert live["metadata"]["resourceVersion"] == "800"
+
+
 LINES = '{"custom_id": "1"}\n'
 JOB_SPEC = {"serviceRef": {"name": "chat"}, "input": {"inline": LINES}}
 FAILED = {"type": "Failed", "status": "True"}
