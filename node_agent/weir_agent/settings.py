@@ -236,7 +236,8 @@ class AgentSettings(BaseSettings):
         default=60.0,
         gt=0,
         le=3600,
-        description="How long one fetch of lines or upload may stand still.",
+        description="How long one fetch of lines or upload may stand still. A fetch or a commit "
+        "ends after five times as long in any case.",
     )
     hand_back_s: float = Field(
         default=15.0,

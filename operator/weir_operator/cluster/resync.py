@@ -17,7 +17,7 @@ from weir_operator.cluster.errors import (
     NotFoundError,
     UnreachableError,
 )
-from weir_operator.cluster.store import POD, ObjectStore
+from weir_operator.cluster.store import POD, ObjectStore, went_back
 from weir_operator.cluster.watch import Watched
 from weir_operator.metrics import OperatorMetrics
 from weir_operator.planning.kinds import (
@@ -128,7 +128,7 @@ class Resync:
                 raise
         items = [item for one in lists for item in one.items]
         oldest = min((one.resource_version for one in lists), key=_number)
-        if self._store.went_back(watched.kind, oldest, newest=newest):
+        if went_back(oldest, newest=newest):
             log.warning("resync.versions_went_back", kind=watched.kind.kind, version=oldest)
         lost = self._store.replace(watched.kind, items, oldest, newest=newest)
         if lost:

@@ -95,15 +95,16 @@ class ObjectStore:
             self._concern(kind, known)
 
     def replace(
-        self, kind: Kind, items: Sequence[Manifest], resource_version: str, *, newest: int = 0
+        self, kind: Kind, items: Sequence[Manifest], resource_version: str, *, newest: int
     ) -> list[Manifest]:
         """Takes over a complete list; returns the objects that had gone unnoticed.
 
         What was seen in a version newer than the list's is kept: objects and deletions; nothing
         where it `went_back`. An older version of an object than the known one is taken where the
         list is newer than both: the store was restored, and its versions raised beyond all before.
+        ``newest``: what `newest` said of the kind when the list was asked for.
         """
-        if self.went_back(kind, resource_version, newest=newest):
+        if went_back(resource_version, newest=newest):
             self._forget_versions(kind)
         version = _version(resource_version)
         listed = {_name(item) for item in items}
@@ -126,13 +127,6 @@ class ObjectStore:
         """The newest version that is known of a kind, of its objects and its last full list."""
         versions = (_version(known["metadata"].get("resourceVersion")) for known in self.all(kind))
         return max(self._listed.get(kind.kind, 0), max(versions, default=0))
-
-    def went_back(self, kind: Kind, resource_version: str, *, newest: int = 0) -> bool:
-        """Whether the API server's store was restored: a list is older than what was seen before.
-
-        ``newest``: of the kind when the list was asked for.
-        """
-        return _version(resource_version) < max(newest, self._listed.get(kind.kind, 0))
 
     def forget(self, kind: Kind) -> None:
         """The API server serves the kind no longer."""
@@ -197,6 +191,11 @@ class ObjectStore:
         for (where, name), job in self._objects.get(BATCH_JOB.kind, {}).items():
             if where == namespace and job["spec"].get("serviceRef", {}).get("name") == service:
                 self._enqueue(ObjectKey(kind=BATCH_JOB.kind, namespace=namespace, name=name))
+
+
+def went_back(resource_version: str, *, newest: int) -> bool:
+    """Whether the API server's store was restored: a list is older than what was seen before it."""
+    return _version(resource_version) < newest
 
 
 def _matters(kind: Kind, known: Manifest | None, item: Manifest) -> bool:

@@ -110,7 +110,7 @@ class World:
                 self.store.gone(child, found)
         self.store.gone(kind, item)
         await self.reconciler.reconcile(key)
-        self.store.replace(kind, [], str(next(_VERSIONS)))  # the next full list
+        self.store.replace(kind, [], str(next(_VERSIONS)), newest=0)  # the next full list
         self.cluster.objects.clear()
 
 

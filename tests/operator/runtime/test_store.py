@@ -145,7 +145,7 @@ def test_a_full_list_finds_deletions_that_the_watch_never_told() -> None:
         seen.store.seen(LLM_SERVICE, item(LLM_SERVICE, f"s{number}", number + 1, uid=str(number)))
     seen.store.seen(LLM_SERVICE, item(LLM_SERVICE, "fresh", 20, uid="fresh"))
     seen.take()
-    lost = seen.store.replace(LLM_SERVICE, [item(LLM_SERVICE, "s1", 2, uid="1")], "10")
+    lost = seen.store.replace(LLM_SERVICE, [item(LLM_SERVICE, "s1", 2, uid="1")], "10", newest=3)
     assert sorted(str(one["metadata"]["name"]) for one in lost) == ["s0", "s2"]
     assert set(seen.take()) == {key(LLM_SERVICE, "s0"), key(LLM_SERVICE, "s2")}
     names = {str(one["metadata"]["name"]) for one in seen.store.all(LLM_SERVICE)}
@@ -155,7 +155,7 @@ def test_a_full_list_finds_deletions_that_the_watch_never_told() -> None:
 def test_a_list_brings_back_nothing_that_was_deleted_meanwhile() -> None:
     seen = Seen()
     seen.store.gone(BATCH_JOB, item(BATCH_JOB, "job", 12))
-    seen.store.replace(BATCH_JOB, [item(BATCH_JOB, "job", 4)], "10")
+    seen.store.replace(BATCH_JOB, [item(BATCH_JOB, "job", 4)], "10", newest=0)
     assert seen.store.get(BATCH_JOB, "team", "job") is None
     late = item(BATCH_JOB, "job", 4)
     seen.store.seen(BATCH_JOB, late)
@@ -168,14 +168,14 @@ def test_a_list_of_a_store_that_was_restored_is_taken_over_though_versions_went_
     services = [
         item(LLM_SERVICE, name, 9000, uid=name, spec={"replicas": 1}) for name in ("a", "b", "c")
     ]
-    seen.store.replace(LLM_SERVICE, services, "9100")
+    seen.store.replace(LLM_SERVICE, services, "9100", newest=0)
     seen.store.gone(LLM_SERVICE, item(LLM_SERVICE, "c", 9200, uid="c"))
     seen.take()
     restored = [
         item(LLM_SERVICE, "a", 4000, uid="a", spec={"replicas": 7}),
         item(LLM_SERVICE, "c", 4000, uid="c", spec={"replicas": 1}),
     ]
-    lost = seen.store.replace(LLM_SERVICE, restored, "5000")
+    lost = seen.store.replace(LLM_SERVICE, restored, "5000", newest=9100)
     assert [one["metadata"]["name"] for one in lost] == ["b"]
     assert set(seen.take()) == {key(LLM_SERVICE, name) for name in "abc"}
     seen.store.seen(LLM_SERVICE, item(LLM_SERVICE, "a", 5001, uid="a", spec={"replicas": 2}))
@@ -192,7 +192,7 @@ def test_a_restored_store_whose_versions_were_raised_is_taken_over() -> None:
     """
     seen = Seen()
     seen.store.replace(
-        LLM_SERVICE, [item(LLM_SERVICE, "a", 800, uid="a", spec={"replicas": 1})], "880"
+        LLM_SERVICE, [item(LLM_SERVICE, "a", 800, uid="a", spec={"replicas": 1})], "880", newest=0
     )
     seen.store.seen(LLM_SERVICE, item(LLM_SERVICE, "a", 950, uid="a", spec={"replicas": 7}))
     seen.store.gone(LLM_SERVICE, item(LLM_SERVICE, "b", 960, uid="b"))
@@ -201,7 +201,7 @@ def test_a_restored_store_whose_versions_were_raised_is_taken_over() -> None:
         item(LLM_SERVICE, "a", 870, uid="a", spec={"replicas": 1}),
         item(LLM_SERVICE, "b", 860, uid="b", spec={"replicas": 1}),
     ]
-    assert seen.store.replace(LLM_SERVICE, restored, "1000000900") == []
+    assert seen.store.replace(LLM_SERVICE, restored, "1000000900", newest=950) == []
     assert set(seen.take()) == {key(LLM_SERVICE, "a"), key(LLM_SERVICE, "b")}
     live = seen.store.get(LLM_SERVICE, "team", "a")
     assert live is not None
@@ -211,7 +211,7 @@ def test_a_restored_store_whose_versions_were_raised_is_taken_over() -> None:
 def test_a_list_older_than_what_was_seen_before_it_was_asked_for_is_of_a_restored_store() -> None:
     """The snapshot may be younger than the last full list."""
     seen = Seen()
-    seen.store.replace(LLM_SERVICE, [item(LLM_SERVICE, "a", 800, uid="a")], "880")
+    seen.store.replace(LLM_SERVICE, [item(LLM_SERVICE, "a", 800, uid="a")], "880", newest=0)
     seen.store.seen(LLM_SERVICE, item(LLM_SERVICE, "a", 950, uid="a", spec={"replicas": 7}))
     seen.store.seen(LLM_SERVICE, item(LLM_SERVICE, "made-since", 960, uid="b"))
     seen.take()
