@@ -14,8 +14,13 @@ _TAIL_SHARE = 0.35
 # tenth of it while they have used all that they may: the sum is what the percentile sees.
 _TAIL_SHARE_BESIDE_PREFILL = 0.2
 _LEAST_AIMED = 0.1
-# And packed steps end so much before the deadline: what they overrun it by is a few percent mostly,
-# and the few late tokens that are left belong to prompts.
+# Packed steps end so much before the deadline, or the percentile would lie on it, and a client see
+# it above in every other run; no more of it than a share of the tolerance, where that is known. A
+# step this much shorter serves next to nothing less.
+_KEPT = 0.02
+_KEPT_OF_TAIL_TOLERANCE = 0.2
+# Beside whole prefills it is more: what steps overrun it by is a few percent mostly, and the few
+# late tokens that are left belong to prompts.
 _KEPT_BESIDE_PREFILL = 0.05
 # No residual takes more than this share of the slack away: one that is as long as the slack is a
 # pause of the machine, which shorter steps meet as well, and more of them.
@@ -64,6 +69,16 @@ def guard_quantile(aimed: float) -> float:
     return 1 - aimed
 
 
+def _kept_s(slo: Slo, *, whole_prefill: bool) -> float:
+    """What packed steps leave of the time to a token's deadline."""
+    if whole_prefill:
+        return _KEPT_BESIDE_PREFILL * slo.threshold_s
+    kept_s = _KEPT * slo.threshold_s
+    if slo.reference_s is None:
+        return kept_s
+    return min(kept_s, _KEPT_OF_TAIL_TOLERANCE * max(0.0, slo.threshold_s - slo.reference_s))
+
+
 class TailTbtAccount(QuietAccount):
     """A percentile of TBT: every step with an online decoder ends before its next deadline.
 
@@ -76,8 +91,8 @@ class TailTbtAccount(QuietAccount):
     of a percentile of TTFT: those that need it most come when bursts have spent it, and short
     prompts pay it back. Offline work never spends it. What is saved and overdrawn grows with the
     decoders, as the tokens do of which the percentile is. Their late tokens and those of packed
-    steps are one percentile: packed steps aim at less of it then, the less the more credit is used,
-    and end a little before the deadline.
+    steps are one percentile: packed steps aim at less of it then, the less the more credit is used.
+    They end a little before the deadline, with such an objective or without it.
 
     Where decodes fill a step so far that not even a fixed cost's worth of prefill ends in time,
     chunks are small and most of them late: prompts run whole whatever the credit, or, where TTFT
@@ -95,7 +110,7 @@ class TailTbtAccount(QuietAccount):
         ttft_tail_s: float | None = None,
     ) -> None:
         self._threshold_s = slo.threshold_s
-        self._kept_s = slo.threshold_s * _KEPT_BESIDE_PREFILL if whole_prefill else 0.0
+        self._kept_s = _kept_s(slo, whole_prefill=whole_prefill)
         self._delay_s = 0.0
         self._model = model
         tail_share = _TAIL_SHARE_BESIDE_PREFILL if whole_prefill else _TAIL_SHARE
@@ -161,11 +176,12 @@ class TailTbtAccount(QuietAccount):
     def on_token(self, tbt_s: float, offline_delay_s: float) -> None:
         """Feeds the tail and the credit."""
         threshold_s = self._threshold_s - self._delay_s
-        over = tbt_s > threshold_s
-        self._credit = min(self._most_credit, max(-_MOST_DEBT, self._credit + self._allowed - over))
+        late = tbt_s > threshold_s
+        self._credit = min(self._most_credit, max(-_MOST_DEBT, self._credit + self._allowed - late))
+        aimed_s = threshold_s - self._kept_s
+        over = tbt_s > aimed_s
         if self._whole_prefill:  # what a whole prefill made late was paid for
-            aimed_s = threshold_s - self._kept_s
-            over = tbt_s > aimed_s >= tbt_s - offline_delay_s
+            over = over and aimed_s >= tbt_s - offline_delay_s
             left = min(max(self._credit / self._most_credit, 0.0), 1.0)
             self._feedback.allowed = self._aimed * (_LEAST_AIMED + (1 - _LEAST_AIMED) * left)
         self._feedback.observe(over=over)
