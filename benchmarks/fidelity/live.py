@@ -18,7 +18,7 @@ from benchmarks.fidelity.traces import FITTED, SLO, WINDOW, FidelityTrace
 from weir_cli.loadlab.feeders import Target
 from weir_cli.loadlab.measure import measure
 from weir_cli.loadlab.processes import Cores, Server, free_port, start_server
-from weir_cli.loadlab.streaming import exchange
+from weir_cli.loadlab.streaming import exchange, stream_completion
 
 _WARM_UP = (("warm up " * 40, 16), ("warm up " * 120, 4))
 
@@ -95,8 +95,7 @@ async def _measured(server: Server, control: StandIn, trace: FidelityTrace) -> d
     extra = {"ignore_eos": True, "stream_options": {"include_usage": True}}
     target = Target(host=server.host, port=server.port, model=MODEL, extra=extra)
     for text, tokens in _WARM_UP:
-        body = target.body(text, tokens)
-        await exchange(server.host, server.port, "POST", "/v1/completions", body)
+        await stream_completion(server.host, server.port, target.body(text, tokens))
     http_s = (await calibrate(target, trace.seed)).http_s if trace == FITTED else None
     await exchange(server.host, server.port, "POST", "/reset_prefix_cache")
     await asyncio.sleep(1.0)

@@ -85,3 +85,7 @@ RedisUrl = Annotated[SecretStr, AfterValidator(_check_redis)]
 """A URL as Redis's client reads it."""
 WebUrl = Annotated[str, Field(pattern=r"^https?://[^\s?#]+$"), AfterValidator(_check_web)]
 """A base URL over HTTP or HTTPS; the chart's schema has the pattern too."""
+HostName = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$"), AfterValidator(str.lower)
+]
+"""A host's name or IPv4 address, in small letters."""

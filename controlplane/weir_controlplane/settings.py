@@ -13,7 +13,7 @@ from typing import Annotated, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from weir_controlplane.addresses import DatabaseUrl, RedisUrl, WebUrl
+from weir_controlplane.addresses import DatabaseUrl, HostName, RedisUrl, WebUrl
 
 DAY_S = 86_400
 MAX_LIFE_S = 3650 * DAY_S
@@ -103,10 +103,10 @@ class Settings(BaseSettings):
         description="ServiceAccount of the operator, as NAMESPACE/NAME; default: none, only keys "
         "of scope admin may do what it does.",
     )
-    uri_private_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+    uri_private_hosts: Annotated[tuple[HostName, ...], NoDecode] = Field(
         default=(),
         description="Hosts, separated by commas, that input URIs may name although their addresses "
-        "are private.",
+        "are private; without scheme and port.",
     )
     log_level: str = Field(
         default="info",

@@ -28,7 +28,7 @@ _REMEDIES = {
 }
 UNREADABLE = "unreadable_reply"
 TOKEN_KEPT_S = 30.0
-_READS_OF_A_PAGE = 5  # so many times may a page of lines, or a commit, nearly stand still
+_READS_OF_A_PAGE = 5  # so many times may lines, or the answer to results, nearly stand still
 MAX_ERROR_CHARACTERS = 300
 _Body = TypeVar("_Body", bound=BaseModel)
 
@@ -163,6 +163,7 @@ class HttpControlPlane:
         Raises:
             ControlPlaneError: no reply, or a refusal.
         """
+        bound = asyncio.timeout(None)
         response = await self._send(
             self._client.build_request(
                 "PUT",
@@ -177,8 +178,10 @@ class HttpControlPlane:
                     "content-type": "application/x-ndjson",
                     "content-length": str(sealed.size_bytes),
                 },
-                content=_stream(sealed.blocks()),
-            )
+                content=self._stream(sealed.blocks(), bound),
+            ),
+            within_s=self._page_timeout_s,
+            bound=bound,
         )
         try:
             return str(response.json()["upload_id"])
@@ -202,12 +205,25 @@ class HttpControlPlane:
         )
         return _parse(wire.CommitReply, response.content)
 
+    async def _stream(
+        self, blocks: Iterator[bytes], bound: asyncio.Timeout
+    ) -> AsyncIterator[bytes]:
+        """The blocks, which may take as long as they go on; the answer to them has its time."""
+        for block in blocks:
+            yield block
+        if self._page_timeout_s is not None:
+            bound.reschedule(asyncio.get_running_loop().time() + self._page_timeout_s)
+
     async def _send(
-        self, request: httpx.Request, *, within_s: float | None = None
+        self,
+        request: httpx.Request,
+        *,
+        within_s: float | None,
+        bound: asyncio.Timeout | None = None,
     ) -> httpx.Response:
         try:
             # httpx's timeout is of each read alone: an answer that trickles would never end.
-            async with asyncio.timeout(within_s):
+            async with bound or asyncio.timeout(within_s):
                 response = await self._client.send(request)
         except TimeoutError:
             raise ControlPlaneError(
@@ -230,11 +246,6 @@ class HttpControlPlane:
             code=code or str(response.status_code),
             retry_after_s=_retry_after_s(response),
         )
-
-
-async def _stream(blocks: Iterator[bytes]) -> AsyncIterator[bytes]:
-    for block in blocks:
-        yield block
 
 
 def _input_line(record: bytes) -> wire.InputLine:

@@ -114,7 +114,8 @@ class Supervisor:
                 self.unrecorded = False
             if self._is_stopping():
                 return Exit.OK if ended.signal is None else ended.status
-            if ended.status in {Exit.OK, Exit.USAGE} or not self._ready[0]:
+            # Settings that worked once are not wrong now: what they name may be away for a while.
+            if ended.status == Exit.OK or not self._ready[0]:
                 return ended.status
             log.error("agent.ended", status=ended.status, signal=ended.signal)
             if ended.by_a_fault or ended.status == Exit.UNRECORDED_DEATH:

@@ -228,15 +228,21 @@ async def test_a_line_is_expected_to_produce_what_a_choice_of_earlier_ones_did(
     assert [line.expected_output_tokens for line in running.engine.executed] == [100, 3]
 
 
+class Panic(BaseException):
+    """What libraries in Rust raise: no Exception."""
+
+
+@pytest.mark.parametrize("fault", [KeyError("not foreseen"), Panic("index out of bounds")])
 async def test_a_fault_of_the_agents_own_fails_one_line_and_stops_nothing(
-    start_agent: StartAgent, control_plane: FakeControlPlane
+    start_agent: StartAgent, control_plane: FakeControlPlane, fault: BaseException
 ) -> None:
+    """A line that neither ran nor had a result held its chunk until the end of its window."""
     control_plane.add_chunk(completion_lines(4))
     engine = FakeEngine()
 
     def stumble(line: OfflineLine) -> None:
         if line.line == 2:
-            raise KeyError("not foreseen")
+            raise fault
 
     engine.on_line = stumble
     async with start_agent(engine) as running:

@@ -10,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from weir_agent import wire
+from weir_agent.chunks.spool import Sealed
 from weir_agent.control_plane import ControlPlaneError, HttpControlPlane
 
 LEASE = wire.Lease(chunk_id="chunk", attempt=1, nonce="n", lines=4)
@@ -23,6 +24,7 @@ SYNC = wire.SyncRequest(
     room=wire.Room(lines=0, tokens=0, result_bytes=0),
 )
 COMMIT = wire.CommitRequest(attempt=1, nonce="n", upload_id="upload", lines=((1, 4),), final=True)
+RESULTS = Sealed(sha256="0" * 64, size_bytes=4, lines=(1, 2, 3, 4), blocks=lambda: iter([b"1234"]))
 
 
 async def lines_of(response: httpx.Response) -> list[wire.InputLine]:
@@ -66,14 +68,18 @@ async def test_what_a_proxy_says_is_no_verdict(status: int) -> None:
     [
         (lambda plane: plane.sync(SYNC), 0.1),
         (lambda plane: plane.lines(LEASE, after=0, limit=10), 0.25),
+        (lambda plane: plane.upload(LEASE, RESULTS), 0.25),
         (lambda plane: plane.commit("chunk", COMMIT), 0.25),
     ],
-    ids=["sync", "lines", "commit"],
+    ids=["sync", "lines", "upload", "commit"],
 )
 async def test_a_call_whose_answer_trickles_ends_in_time(
     call: Callable[[HttpControlPlane], Awaitable[object]], within_s: float
 ) -> None:
-    """No lease was renewed meanwhile, a drain waited for it, and no chunk got lines."""
+    """No lease was renewed meanwhile, a drain waited for it, and no chunk got lines.
+
+    An upload kept one of the places in which results are delivered.
+    """
 
     async def trickle() -> AsyncIterator[bytes]:
         while True:

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import func, insert, select, update
 
 from tests.controlplane.bench import (
     Process,
@@ -24,15 +24,18 @@ from weir_controlplane.dispatch.errors import StaleSequenceError
 from weir_controlplane.dispatch.incarnations import identify
 from weir_controlplane.dispatch.settle import settle
 from weir_controlplane.dispatch.sweep import sweep_uploads
+from weir_controlplane.dispatch.view import WorkView
 from weir_controlplane.dispatch.watch import (
     close_ending,
     expire_leases,
     release_agent,
+    renew_leases,
     revoke_halted,
     unpin,
 )
 from weir_controlplane.dispatch.work import Grant
 from weir_controlplane.errors import InvalidRequestError
+from weir_controlplane.eta.reading import read_work
 from weir_controlplane.files.storage import Storage
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import Database, clock_s
@@ -390,3 +393,52 @@ async def test_a_batch_keeps_the_revision_that_it_is_being_leased_in(database: D
 async def lease_more(database: Database, batch_id: str, process: Process) -> list[Grant]:
     wanted = [chunk.id for chunk in await chunks_of(database, batch_id)]
     return list((await settle(database, process.work(wanted=wanted))).grants)
+
+
+async def copied(database: Database, batch_id: str, count: int, **given: object) -> list[str]:
+    """So many more batches like this one, each with a copy of its only chunk."""
+    (chunk,) = await chunks_of(database, batch_id)
+    ids = [f"batch_copy-{number}" for number in range(count)]
+    async with database.transaction() as session:
+        batch = await session.get_one(Batch, batch_id)
+        rows = [
+            {key: getattr(row, key) for key in row.__mapper__.column_attrs.keys()}  # noqa: SIM118
+            for row in (batch, chunk)
+        ]
+        await session.execute(insert(Batch), [rows[0] | given | {"id": key} for key in ids])
+        await session.execute(
+            insert(Chunk),
+            [rows[1] | {"id": f"chunk_{key}", "batch_id": key} for key in ids],
+        )
+    return ids
+
+
+async def test_more_batches_end_at_once_than_a_statement_takes_parameters(
+    database: Database,
+) -> None:
+    """PostgreSQL's driver takes 32,767: chunks of ending batches were never closed."""
+    batch_id = await put_batch(database, lines=4)
+    ids = await copied(database, batch_id, 33_000, status="cancelling", cancelling_at=1.0)
+    assert len(await close_ending(database)) == len(ids)
+    async with database.read() as session:
+        states = await session.execute(select(Chunk.state, func.count()).group_by(Chunk.state))
+        assert sorted(map(tuple, states)) == [("closed", len(ids)), ("open", 1)]
+    assert await unpin(database, ids) == []
+    assert await renew_leases(database, dict.fromkeys(ids, "nonce")) == set()
+
+
+async def test_more_batches_run_than_a_statement_takes_parameters(database: Database) -> None:
+    """Nothing was dispatched then, and a control plane that was started again did not start."""
+    batch_id = await put_batch(database, lines=4)
+    ids = await copied(database, batch_id, 33_000, revision="gone")
+    async with database.transaction() as session:
+        await session.execute(update(Chunk).where(Chunk.batch_id != batch_id).values(state="done"))
+    view = WorkView()
+    await view.refresh(database)
+    assert len(view.batches) == len(ids) + 1
+    async with database.read() as session:
+        work = await read_work(session, list(view.batches), await clock_s(session))
+    assert list(work.remaining_tokens) == [batch_id]
+    async with database.transaction() as session:
+        await session.execute(update(Chunk).values(state="closed"))
+    assert sorted(await unpin(database, ids)) == sorted(ids)

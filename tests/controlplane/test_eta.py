@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,43 @@ async def test_without_a_pod_there_is_a_reason_and_no_eta(op: Operator) -> None:
 
     await eventually(missed)
     assert (await op.get())["eta_at"] is None
+
+
+async def test_a_long_wait_brings_a_batch_a_chunk_and_not_its_end_forward(op: Operator) -> None:
+    """It went before the others for its next chunk, and was expected to for all of them.
+
+    Every five minutes it was on time, and right after its chunk at risk again. And a batch that no
+    pod can take waits for ever: others were expected to wait for all of it.
+    """
+    pod = op.lab.agent()
+    await pod.ready()
+    batches = [(await op.put(uid, lines=40))["batch_id"] for uid in ("uid-1", "uid-2")]
+    plane = op.lab.plane.services.database
+
+    async def waits(**values: object) -> None:
+        async with plane.transaction() as session:
+            await session.execute(update(Batch).where(Batch.id == batches[1]).values(**values))
+
+    async def first_ends_in_half_the_time() -> bool:
+        await pod.sync(room={"lines": 0, "tokens": 0, "result_bytes": 0})
+        now_s = await plane.now_s()
+        ends = [(await op.get(uid))["eta_at"] or 0.0 for uid in ("uid-1", "uid-2")]
+        return ends[1] - now_s == pytest.approx(2 * (ends[0] - now_s), rel=0.1)
+
+    await eventually(first_ends_in_half_the_time)
+    alone_s = (await op.get())["eta_at"] - await plane.now_s()
+    await waits(in_progress_at=await plane.now_s() - 400)
+    for _ in range(4):
+        await asyncio.sleep(0.5)
+        assert await first_ends_in_half_the_time()
+    await waits(service="elsewhere", priority=5)
+
+    async def waits_for_a_pod() -> bool:
+        await pod.sync(room={"lines": 0, "tokens": 0, "result_bytes": 0})
+        return (await op.get("uid-2"))["waiting_reason"] is not None
+
+    await eventually(waits_for_a_pod)
+    assert (await op.get())["eta_at"] - await plane.now_s() == pytest.approx(alone_s, rel=0.1)
 
 
 async def test_where_online_requests_leave_no_room_a_batch_says_so(

@@ -158,6 +158,20 @@ async def test_start_fails_where_nothing_can_be_written(tmp_path: Path) -> None:
         await Storage(f"file://{tmp_path / 'file'}").open()
 
 
+async def test_a_full_store_does_not_keep_the_control_plane_from_starting(
+    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else could delete a file in it, and nothing in it would expire."""
+    async with storage.writer("a/b") as writer:
+        await writer.write(b"x")
+    with monkeypatch.context() as full:
+        full.setattr(storage, "_create", lambda _key: open("/dev/full", "wb", 0))  # noqa: PTH123, SIM115
+        await storage.open()
+        assert await storage.read("a/b", 0, 1) == b"x"
+        await storage.delete("a/b")
+    assert objects(tmp_path) == []
+
+
 def test_an_unknown_kind_of_store_is_named() -> None:
     with pytest.raises(ValueError, match=r"files_url: .*gopher"):
         Storage("gopher://x")

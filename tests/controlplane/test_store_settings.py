@@ -20,6 +20,8 @@ from weir_controlplane.settings import Settings
         ("WEIR_REDIS_URL", "http://x", "redis_url"),
         ("WEIR_MAX_BATCH_LINES", "0", "max_batch_lines"),
         ("WEIR_LOG_LEVEL", "loud", "log_level"),
+        ("WEIR_URI_PRIVATE_HOSTS", "a,minio:9000", "uri_private_hosts.1"),
+        ("WEIR_URI_PRIVATE_HOSTS", "http://minio", "uri_private_hosts.0"),
     ],
 )
 def test_a_wrong_setting_is_named(
@@ -28,7 +30,7 @@ def test_a_wrong_setting_is_named(
     monkeypatch.setenv(name, value)
     with pytest.raises(ValidationError) as caught:
         Settings()
-    assert [error["loc"] for error in caught.value.errors()] == [(field,)]
+    assert [".".join(map(str, error["loc"])) for error in caught.value.errors()] == [field]
 
 
 @pytest.mark.parametrize(
@@ -61,9 +63,11 @@ def test_options_that_the_driver_has_are_taken() -> None:
 
 def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEIR_MODELS", "a/b, c ,")
+    monkeypatch.setenv("WEIR_URI_PRIVATE_HOSTS", "Artifacts.Corp,10.0.0.7")
     monkeypatch.setenv("WEIR_DATA_DIR", "/somewhere")
     settings = Settings()
     assert settings.models == ("a/b", "c")
+    assert settings.uri_private_hosts == ("artifacts.corp", "10.0.0.7")
     assert settings.database == "sqlite+aiosqlite:////somewhere/weir.db"
     assert settings.files == "file:///somewhere/files"
     assert settings.admin_key == Path("/somewhere/admin.key")

@@ -9,7 +9,12 @@ import structlog
 from weir_controlplane.batchjobs.leases import MAX_ATTEMPTS, JobWork, hold, release, while_ours
 from weir_controlplane.batchjobs.uris import allowed_uri
 from weir_controlplane.batchjobs.views import ERROR_NAME, OUTPUT_NAME
-from weir_controlplane.errors import InvalidRequestError, StorageError, StorageFullError
+from weir_controlplane.errors import (
+    InvalidRequestError,
+    MissingObjectError,
+    StorageError,
+    StorageFullError,
+)
 from weir_controlplane.services import Services
 from weir_controlplane.store.kubernetes_models import BatchJob
 from weir_controlplane.store.models import Batch, File
@@ -37,7 +42,7 @@ async def deliver(services: Services, work: JobWork, wanted: Callable[[], bool])
     message: str | None = None
     try:
         for file, name in files:
-            blocks = services.storage.stream(file.storage_key, end=file.size_bytes)
+            blocks = _whole(services.storage.stream(file.storage_key, end=file.size_bytes), file)
             await _write(services, job, name, while_ours(work, blocks, wanted))
     except (InvalidRequestError, UriRefusedError) as error:
         message = str(error)
@@ -51,6 +56,20 @@ async def deliver(services: Services, work: JobWork, wanted: Callable[[], bool])
         held.delivery_message = message
         release(held)
     _log.info("batchjob_delivered" if message is None else "delivery_failed", uid=work.uid)
+
+
+async def _whole(blocks: AsyncIterator[bytes], file: File) -> AsyncIterator[bytes]:
+    """The blocks.
+
+    Raises:
+        MissingObjectError: the store has less of the file than was written.
+    """
+    left = file.size_bytes
+    async for block in blocks:
+        left -= len(block)
+        yield block
+    if left:
+        raise MissingObjectError(f"{file.id} ends {left} bytes too early in the file store")
 
 
 async def _write(

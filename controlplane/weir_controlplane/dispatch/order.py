@@ -28,7 +28,7 @@ class Waiting:
 
 def deadline_class(batch: Waiting, now_s: float) -> int:
     """0 (first) to 2, by the time that is left and the time waited."""
-    return 0 if _is_starved(batch, now_s) else _class_by_time(batch, now_s)
+    return 0 if _is_starved(batch, now_s) else class_by_time(batch, now_s)
 
 
 def in_order(
@@ -46,12 +46,12 @@ def in_order(
     queue = list(batches)
     best: dict[str, int] = {}
     for batch in queue:
-        own = _class_by_time(batch, now_s)
+        own = class_by_time(batch, now_s)
         best[batch.tenant_id] = min(own, best.get(batch.tenant_id, own))
 
     def among_tenants(batch: Waiting) -> int:
         if not _is_starved(batch, now_s):
-            return _class_by_time(batch, now_s)
+            return class_by_time(batch, now_s)
         return best[batch.tenant_id] if batch.tenant_id in served else 0
 
     return sorted(
@@ -72,7 +72,8 @@ def _is_starved(batch: Waiting, now_s: float) -> bool:
     return now_s - batch.waiting_since >= STARVED_S
 
 
-def _class_by_time(batch: Waiting, now_s: float) -> int:
+def class_by_time(batch: Waiting, now_s: float) -> int:
+    """0 (first) to 2, by the time that is left alone."""
     left_s = batch.expires_at - now_s
     if left_s <= URGENT_S:
         return 0

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import case, func, or_, select
+from sqlalchemy import and_, case, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from weir_controlplane.dispatch.batch_view import BatchView, Out
@@ -20,6 +20,15 @@ from weir_controlplane.store.database import Database, clock_s
 from weir_controlplane.store.models import Batch, Chunk
 from weir_controlplane.store.tenancy import Bindings, read_bindings
 
+RUNNING = and_(
+    Batch.status == "in_progress",
+    Batch.closing_as.is_(None),
+    Batch.suspended_at.is_(None),
+    Batch.expires_at > db_now(),
+    Batch.model.is_not(None),
+)
+"""Batches whose lines may be handed out; a subquery of them, since there may be more than a
+statement takes parameters."""
 MAX_OPEN_IN_VIEW = 4096  # a batch's chunks beyond these are loaded when these are leased
 _ROWS_AT_ONCE = 500  # between as many, syncs are answered
 
@@ -101,15 +110,7 @@ async def _batches(session: AsyncSession) -> dict[str, BatchView]:
         *(Batch.created_at, Batch.in_progress_at, Batch.expires_at, Batch.priority),
         Batch.missing_since,
     )
-    rows = await session.execute(
-        select(*columns).where(
-            Batch.status == "in_progress",
-            Batch.closing_as.is_(None),
-            Batch.suspended_at.is_(None),
-            Batch.expires_at > db_now(),
-            Batch.model.is_not(None),
-        )
-    )
+    rows = await session.execute(select(*columns).where(RUNNING))
     return {
         row.id: BatchView(
             batch_id=row.id,
@@ -136,14 +137,16 @@ async def _counts(
     """
     if not batches:
         return {}
+    running = Chunk.batch_id.in_(select(Batch.id).where(RUNNING))
     last = await session.execute(
         select(Chunk.batch_id, func.max(Chunk.leased_at))
-        .where(Chunk.batch_id.in_(batches), Chunk.leased_at.is_not(None))
+        .where(running, Chunk.leased_at.is_not(None))
         .group_by(Chunk.batch_id)
     )
     for batch_id, leased_at in last:
-        batch = batches[batch_id]
-        batch.waiting_since = max(batch.waiting_since, leased_at or 0.0)
+        batch = batches.get(batch_id)  # it may have begun to run since they were read
+        if batch is not None:
+            batch.waiting_since = max(batch.waiting_since, leased_at or 0.0)
     rows = await session.execute(
         select(
             Chunk.batch_id,
@@ -151,7 +154,7 @@ async def _counts(
             func.sum(Chunk.lines),
             func.sum(case((Chunk.solo, 1), else_=0)),
         )
-        .where(Chunk.batch_id.in_(batches), Chunk.state == "open")
+        .where(running, Chunk.state == "open")
         .group_by(Chunk.batch_id)
     )
     return {batch_id: (int(count), int(lines), int(solo)) for batch_id, count, lines, solo in rows}

@@ -5,10 +5,10 @@ Every replica may run every function at any time; each is one transaction, safe 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import structlog
-from sqlalchemy import exists, or_, select, update
+from sqlalchemy import case, exists, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -23,6 +23,11 @@ from weir_controlplane.store.models import Batch, Chunk, DispatchClock
 
 _ID = 1
 _BATCH_LIMIT = 500
+_SLICE_IDS = 1_000
+_ENDING = or_(
+    Batch.status == "cancelling", (Batch.status == "in_progress") & Batch.closing_as.is_not(None)
+)
+_ENDS_SINCE = case((Batch.status == "cancelling", Batch.cancelling_at), else_=Batch.expires_at)
 _log = structlog.get_logger(__name__)
 
 
@@ -134,24 +139,32 @@ async def renew_leases(database: Database, nonces: Mapping[str, str]) -> set[str
 
     Those that are left out are lost, or busy in another transaction.
     """
-    if not nonces:
-        return set()
-    async with database.transaction() as session:
-        rows = await session.execute(
-            select(Chunk.id, Chunk.nonce)
-            .where(Chunk.id.in_(nonces), Chunk.state == "leased")
-            .order_by(Chunk.id)
-            .with_for_update(key_share=True, skip_locked=True)
-        )
-        ours = {row.id for row in rows if row.nonce == nonces[row.id]}
-        await session.execute(
-            update(Chunk)
-            .where(Chunk.id.in_(ours))
-            .values(lease_until=db_now() + LEASE_S)
-            .execution_options(synchronize_session=False)
-        )
-    metrics.LEASES.labels(event="renewed").inc(len(ours))
-    return ours
+    renewed: set[str] = set()
+    for chunk_ids in _slices(nonces):
+        async with database.transaction() as session:
+            rows = await session.execute(
+                select(Chunk.id, Chunk.nonce)
+                .where(Chunk.id.in_(chunk_ids), Chunk.state == "leased")
+                .order_by(Chunk.id)
+                .with_for_update(key_share=True, skip_locked=True)
+            )
+            ours = {row.id for row in rows if row.nonce == nonces[row.id]}
+            await session.execute(
+                update(Chunk)
+                .where(Chunk.id.in_(ours))
+                .values(lease_until=db_now() + LEASE_S)
+                .execution_options(synchronize_session=False)
+            )
+        renewed |= ours
+    metrics.LEASES.labels(event="renewed").inc(len(renewed))
+    return renewed
+
+
+def _slices(ids: Collection[str]) -> Iterator[list[str]]:
+    """No more at a time than a statement takes parameters."""
+    ordered = sorted(ids)
+    for start in range(0, len(ordered), _SLICE_IDS):
+        yield ordered[start : start + _SLICE_IDS]
 
 
 async def close_ending(database: Database) -> list[str]:
@@ -169,27 +182,19 @@ async def close_ending(database: Database) -> list[str]:
             .values(cancelling_at=now_s)
             .execution_options(synchronize_session=False)
         )
-        rows = await session.execute(
-            select(Batch.id, Batch.status, Batch.cancelling_at, Batch.expires_at).where(
-                or_(
-                    Batch.status == "cancelling",
-                    (Batch.status == "in_progress") & Batch.closing_as.is_not(None),
-                ),
-                exists().where(Chunk.batch_id == Batch.id, Chunk.state.in_(("open", "leased"))),
-            )
-        )
-        ending = rows.all()
-        ids = [batch.id for batch in ending]
-        over = []
-        for batch in ending:
-            since = batch.cancelling_at if batch.status == "cancelling" else batch.expires_at
-            if since is None or now_s - max(since, back_s) > GRACE_S:
-                over.append(batch.id)
-        await close_chunks(
-            session,
-            Chunk.batch_id.in_(over) | (Chunk.batch_id.in_(ids) & (Chunk.state == "open")),
-        )
-        return await _without_chunks(session, ids)
+        live = exists().where(Chunk.batch_id == Batch.id, Chunk.state.in_(("open", "leased")))
+        rows = await session.execute(select(Batch.id).where(_ENDING, live))
+        ids = set(rows.scalars())
+        if not ids:
+            return []
+        # Not by ids, of which there may be more than a statement takes parameters.
+        ending = Chunk.batch_id.in_(select(Batch.id).where(_ENDING))
+        late = now_s - _ENDS_SINCE > (GRACE_S if now_s - back_s > GRACE_S else now_s)
+        over = select(Batch.id).where(_ENDING, or_(_ENDS_SINCE.is_(None), late))
+        kept_no_longer = Chunk.batch_id.in_(over)
+        await close_chunks(session, ending & or_(Chunk.state == "open", kept_no_longer))
+        left = select(Chunk.batch_id).where(ending, Chunk.state.in_(("open", "leased")))
+        return sorted(ids.difference((await session.execute(left.distinct())).scalars()))
 
 
 async def _back_s(session: AsyncSession) -> float:
@@ -198,24 +203,18 @@ async def _back_s(session: AsyncSession) -> float:
     return 0.0 if clock is None else clock.hold_until - LEASE_S
 
 
-async def _without_chunks(session: AsyncSession, batch_ids: Collection[str]) -> list[str]:
-    live = (
-        await session.execute(
-            select(Chunk.batch_id)
-            .where(Chunk.batch_id.in_(batch_ids), Chunk.state.in_(("open", "leased")))
-            .distinct()
-        )
-    ).scalars()
-    return sorted(set(batch_ids) - set(live))
-
-
 async def unpin(database: Database, batch_ids: Collection[str]) -> list[str]:
     """Lets batches whose revision nobody serves take another, if nothing of them is done (§8.12).
 
     Those that now can.
     """
-    if not batch_ids:
-        return []
+    freed: list[str] = []
+    for part in _slices(batch_ids):
+        freed += await _unpin(database, part)
+    return freed
+
+
+async def _unpin(database: Database, batch_ids: Collection[str]) -> list[str]:
     async with database.transaction() as session:
         begun = exists().where(Chunk.batch_id == Batch.id, Chunk.state.in_(("leased", "done")))
         found = await session.execute(

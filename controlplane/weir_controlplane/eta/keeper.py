@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from weir_controlplane.agents.queue import fleet, reason_of
 from weir_controlplane.agents.service import AgentService
 from weir_controlplane.dispatch.batch_view import BatchView
-from weir_controlplane.dispatch.order import deadline_class
+from weir_controlplane.dispatch.order import class_by_time
 from weir_controlplane.eta import metrics
 from weir_controlplane.eta.outlook import BatchOutlook, Outlook
 from weir_controlplane.eta.predict import (
@@ -43,7 +43,8 @@ class OutlookKeeper:
         self._rates |= {model: rate for model, rate in work.rates.items() if rate > 0}
         pods = fleet(agents.registry, agents.clock_s(), now_s)
         reasons = {key: reason_of(agents, batch, pods) for key, batch in running.items()}
-        ends = self._ends(agents, running, work, now_s)
+        waiting = {key for key, reason in reasons.items() if reason is not None}
+        ends = self._ends(agents, running, waiting, work, now_s)
         self._outlook.batches = {
             key: BatchOutlook(
                 end_at=ends[key],
@@ -58,14 +59,21 @@ class OutlookKeeper:
         self._show(work, now_s)
 
     def _ends(
-        self, agents: AgentService, running: Mapping[str, BatchView], work: Work, now_s: float
+        self,
+        agents: AgentService,
+        running: Mapping[str, BatchView],
+        waiting: Collection[str],
+        work: Work,
+        now_s: float,
     ) -> dict[str, float]:
+        """When each is expected to end; those ``waiting`` for a pod keep nobody else waiting."""
         by_model: dict[str, list[Remaining]] = {}
         for key, batch in running.items():
             left = Remaining(
                 batch_id=key,
                 tenant_id=batch.tenant_id,
-                rank=deadline_class(batch.waiting(), now_s),
+                # A batch that has waited long gets a chunk for it, and no more.
+                rank=class_by_time(batch.waiting(), now_s),
                 priority=batch.priority,
                 created_at=batch.created_at,
                 tokens=work.remaining_tokens.get(key, 0.0),
@@ -77,8 +85,10 @@ class OutlookKeeper:
             evidence = self._evidence(agents, model, work)
             rate = rate_of(evidence, chunk_tokens=self._chunk_tokens)
             metrics.RATE.labels(model=model).set(rate)
-            for key, after_s in seconds_to_end(batches, tokens_per_s=rate).items():
-                ends[key] = now_s + after_s
+            able = [left for left in batches if left.batch_id not in waiting]
+            after_s = seconds_to_end(batches, tokens_per_s=rate)
+            after_s |= seconds_to_end(able, tokens_per_s=rate)
+            ends |= {key: now_s + seconds for key, seconds in after_s.items()}
         return ends
 
     def _evidence(self, agents: AgentService, model: str, work: Work) -> RateEvidence:

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from weir_controlplane.batches.failing import count_stuck
 from weir_controlplane.batchjobs import failing as jobs_failing
+from weir_controlplane.dispatch.queue_reader import RUNNING
 from weir_controlplane.store.kubernetes_models import BatchJob
 from weir_controlplane.store.models import Batch, Chunk, ChunkResult
 
@@ -37,6 +38,8 @@ class Work:
 
 async def read_work(session: AsyncSession, batch_ids: Collection[str], now_s: float) -> Work:
     """The work of these running batches, and how fast lines of each model were committed."""
+    wanted = frozenset(batch_ids)
+    running = select(Batch.id).where(RUNNING)
     left = await session.execute(
         select(
             Chunk.batch_id,
@@ -44,23 +47,23 @@ async def read_work(session: AsyncSession, batch_ids: Collection[str], now_s: fl
                 case((Chunk.state == "leased", Chunk.tokens - _done_tokens), else_=Chunk.tokens)
             ),
         )
-        .where(Chunk.batch_id.in_(batch_ids), Chunk.state.in_(("open", "leased")))
+        .where(Chunk.batch_id.in_(running), Chunk.state.in_(("open", "leased")))
         .group_by(Chunk.batch_id)
     )
     last = await session.execute(
         select(ChunkResult.batch_id, func.max(ChunkResult.committed_at))
-        .where(ChunkResult.batch_id.in_(batch_ids))
+        .where(ChunkResult.batch_id.in_(running))
         .group_by(ChunkResult.batch_id)
     )
     deadlines = await session.execute(
         select(BatchJob.batch_id, BatchJob.deadline_at).where(
-            BatchJob.batch_id.in_(batch_ids), BatchJob.deadline_at.is_not(None)
+            BatchJob.batch_id.in_(running), BatchJob.deadline_at.is_not(None)
         )
     )
     return Work(
-        remaining_tokens={batch_id: float(tokens or 0.0) for batch_id, tokens in left},
-        committed_at={batch_id: float(at) for batch_id, at in last},
-        deadline_at={str(batch_id): at for batch_id, at in deadlines if at is not None},
+        remaining_tokens={key: float(tokens or 0.0) for key, tokens in left if key in wanted},
+        committed_at={key: float(at) for key, at in last if key in wanted},
+        deadline_at={str(key): at for key, at in deadlines if at is not None and key in wanted},
         rates=await _rates(session, now_s),
         failing={
             **await count_stuck(session),

@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 import fsspec
+import structlog
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import get_protocol
 
@@ -28,6 +29,7 @@ from weir_controlplane.ids import new_nonce
 
 PART_BYTES = 16 << 20  # equal parts, as some S3 stores require
 _FOLDER_TRIES = 5
+_log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 
 
@@ -56,7 +58,7 @@ class Storage:
         self._errors = partial(storage_errors, self._failures)
 
     async def open(self) -> None:
-        """Checks that objects can be written, read and removed.
+        """Checks that objects can be written, read and removed, or that there is just no room.
 
         Raises:
             StorageError: they cannot.
@@ -67,7 +69,11 @@ class Storage:
                 await writer.write(b"weir")
             found = await self.read(key, 0, 4)
             await self.delete(key)
-        except (StorageError, StorageFullError, NotImplementedError) as error:
+        except StorageFullError as error:
+            # What is read, deleted and expired needs no room, and makes some.
+            _log.warning("file_store_full", root=self._root, error=str(error.__cause__))
+            return
+        except (StorageError, NotImplementedError) as error:
             cause = error.__cause__ or error
             if isinstance(error, NotImplementedError):  # fsspec's word of what only reads
                 cause = OSError(f"nothing can be written to {get_protocol(self._root)}://")
@@ -134,6 +140,10 @@ class Storage:
     async def size_bytes(self, key: str) -> int:
         """The length of an object."""
         return int(await self._call(self._fs.size, self._path(key)))
+
+    async def version(self, key: str) -> tuple[object, ...]:
+        """What changes when another object takes this one's place, where the store tells."""
+        return await self._call(self._version, key)
 
     async def exists(self, key: str) -> bool:
         """Whether there is such an object."""
@@ -222,6 +232,11 @@ class Storage:
             return sorted(self._fs.find(self._path(prefix)))
         except FileNotFoundError:
             return []
+
+    def _version(self, key: str) -> tuple[object, ...]:
+        self._fs.invalidate_cache()
+        info = self._fs.info(self._path(key))
+        return info.get("ETag"), info.get("size")
 
     def _is_missing(self, key: str) -> bool:
         self._fs.invalidate_cache()  # what it knew may be what has changed

@@ -58,7 +58,7 @@ class UriAccess:
             return
         try:
             storage, key = await _place(opened_object, uri, prefix)
-            async for block in storage.stream(key, block_bytes=BLOCK_BYTES):
+            async for block in _of_one_object(storage, key, changes=uri.scheme == "s3"):
                 yield block
         except StorageError as error:
             if isinstance(error.__cause__, (FileNotFoundError, IsADirectoryError)):
@@ -200,6 +200,19 @@ async def _place(
         return Storage(uri.folder.text), uri.name
     except ValueError as error:
         raise StorageError(str(error)) from error
+
+
+async def _of_one_object(storage: Storage, key: str, *, changes: bool) -> AsyncIterator[bytes]:
+    """Its blocks. ``changes``: each is asked for by its name, not from a file that is open.
+
+    Raises:
+        StorageError: another object has taken its place meanwhile.
+    """
+    version = await storage.version(key) if changes else None
+    async for block in storage.stream(key, block_bytes=BLOCK_BYTES):
+        yield block
+    if changes and await storage.version(key) != version:
+        raise StorageError("the object was replaced while it was read")
 
 
 async def _copy(blocks: AsyncIterator[bytes], writer: StorageWriter) -> None:

@@ -45,6 +45,16 @@ def logprobs_a_token(url: str, body: Mapping[str, Any]) -> int:
     return 1 + (int(top) if isinstance(top, int | float) else 0)
 
 
+def logprobs_a_prompt_token(url: str, body: Mapping[str, Any]) -> int:
+    """How many log probabilities the answer has for each token of the prompt.
+
+    vLLM makes those of a chat's prompt for ``echo`` alone, whether it has ``logprobs`` or not.
+    """
+    if not body.get("echo"):
+        return 0
+    return logprobs_a_token(url, {**body, "logprobs": True} if url == CHAT else body)
+
+
 def tokens_that_fill(url: str, body: Mapping[str, Any], *, result_max_bytes: int) -> int | None:
     """The tokens at which the log probabilities of one choice alone are too large a result.
 
@@ -57,7 +67,8 @@ def tokens_that_fill(url: str, body: Mapping[str, Any], *, result_max_bytes: int
 
 def echoed_bytes(url: str, body: Mapping[str, Any]) -> int:
     """What the log probabilities of the prompt take in an answer with ``echo``, at the least."""
-    if not body.get("echo"):
+    each = logprobs_a_prompt_token(url, body)
+    if not each:
         return 0
     if url == CHAT:  # once, however many choices there are
         lengths = [sum(_least_tokens(text) for text in _texts(body.get("messages")))]
@@ -66,7 +77,7 @@ def echoed_bytes(url: str, body: Mapping[str, Any]) -> int:
     most = body.get("truncate_prompt_tokens")
     if isinstance(most, int | float) and most >= 0:
         lengths = [min(length, int(most)) for length in lengths]
-    return sum(lengths) * logprobs_a_token(url, body) * _LOGPROB_BYTES[url]
+    return sum(lengths) * each * _LOGPROB_BYTES[url]
 
 
 def content_parts(messages: object) -> Iterator[dict[str, Any]]:

@@ -243,11 +243,12 @@ def _check_logprobs(url: str, body: Mapping[str, Any], bounds: BodyBounds) -> No
             "include_reasoning out",
             param="logprobs",
         )
-    if each and asked.echoed_bytes(url, body) > bounds.result_max_bytes:
+    each = asked.logprobs_a_prompt_token(url, body)
+    if asked.echoed_bytes(url, body) > bounds.result_max_bytes:
         raise BodyError(
-            f"echo with logprobs gives {each} of them for each token of the prompt, more than a "
-            f"result of {bounds.result_max_bytes} bytes holds: ask for fewer logprobs or choices, "
-            "give a shorter prompt, or leave echo out",
+            f"echo gives {each} log probabilities for each token of the prompt, more than a result "
+            f"of {bounds.result_max_bytes} bytes holds: leave echo out, give a shorter prompt, or "
+            "ask for fewer log probabilities or choices",
             param="echo",
         )
 

@@ -160,12 +160,14 @@ class Feeder:
             # It stays in the journal, and alone: whatever followed it would be suspected too.
             self._work.cut_off.add(chunk, line)
             return
-        except Exception:  # a fault of ours must not hold the whole chunk up
-            log.exception("line.fault", chunk_id=line.chunk_id, line=line.line)
-            record = self._parts.lines.fault(line.line, line.request_id)
         except asyncio.CancelledError:
             self._parts.journal.leave(line.chunk_id, line.attempt, line.line)
             raise
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # a fault must not hold the whole chunk up; a panic in Rust is one
+            log.exception("line.fault", chunk_id=line.chunk_id, line=line.line)
+            record = self._parts.lines.fault(line.line, line.request_id)
         finally:
             chunk.running.pop(line.line, None)
             self._work.wake()

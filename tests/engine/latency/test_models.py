@@ -163,8 +163,50 @@ def test_a_machine_that_turns_slower_does_not_shorten_packed_steps_for_good(slow
         return float(np.median(lasted[-200:]))
 
     before_s = packed(3_000, 1.0)
-    assert packed(500, slower) < 0.6 * before_s
+    assert packed(500, slower) < 0.7 * before_s
     assert packed(12_000, slower) == pytest.approx(before_s, rel=0.05)
+
+
+def test_first_steps_that_are_all_alike_do_not_shorten_those_after_them() -> None:
+    """Eight chunks of one document, then a decode alone: a fit of such steps foresaw 0.5 ms of it.
+
+    Steps and seconds of a live engine, whose steps took half of a P99 TBT of 120 ms for half a
+    minute after each start.
+    """
+    model = create("attention")
+    for tokens, computed, seconds in [
+        (280, 302, 0.122),
+        (262, 582, 0.151),
+        (247, 844, 0.147),
+        (234, 1091, 0.152),
+        (221, 1325, 0.160),
+    ]:
+        model.update(EMPTY_SHAPE.with_prefill(tokens, computed), seconds)
+    lines = StepShape.of_decodes([1547, 1540, 1547, 1540])
+    for seconds in (0.155, 0.154):
+        model.update(lines.with_prefill(208, 4416), seconds)
+    model.update(EMPTY_SHAPE.with_prefill(424, 0), 0.161)
+    model.update(StepShape.of_decodes([425]).with_prefill(2, 1531), 0.013)
+    model.update(StepShape.of_decodes([426]), 0.010)
+    rng = np.random.default_rng(1)
+    for step in range(40):
+        shape = StepShape.of_decodes([427 + step, *[1540 + step] * 8]).with_prefill(112, 2944)
+        model.update(shape, 0.086 * float(rng.lognormal(0.0, 0.03)))
+    assert model.within(0.12, 0.9965) > 0.08
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("steps", "least"), [(24, 0.88), (48, 0.89), (112, 0.92), (240, 0.94)])
+def test_a_young_model_keeps_most_of_what_it_promises(name: str, steps: int, least: float) -> None:
+    """Its first steps' residuals are by a fit that was made of them, and still nearly as wide."""
+    kept = []
+    for seed in range(20):
+        model, seconds = taught(name, steps, 0.2, seed), truth_of(name)
+        rng = np.random.default_rng(100 + seed)
+        for shape in random_shapes(100, seed=200 + seed):
+            took_s = seconds(shape) * float(rng.lognormal(0.0, 0.2))
+            kept.append(took_s <= model.predict_high(shape, 0.95))
+    assert float(np.mean(kept)) >= least
 
 
 @cache
