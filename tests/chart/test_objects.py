@@ -211,6 +211,44 @@ def test_a_hook_job_has_its_account_and_roles_before_it(
         assert "hook-succeeded" in item["metadata"]["annotations"]["helm.sh/hook-delete-policy"]
 
 
+def hook_pods(manifests: list[Manifest]) -> dict[str, Manifest]:
+    """The spec of each pod that Helm runs for a while."""
+    return {name: pod["spec"] for name, pod in pods(of_kind(manifests, "Job", "Pod"))}
+
+
+HOOK_PODS = {"Job/weir-crds", "Job/weir-uninstall", "Pod/weir-test"}
+
+
+def test_every_hook_runs_in_a_namespace_with_a_quota_on_anything(
+    helm: Helm, rendered: Mapping[str, list[Manifest]]
+) -> None:
+    """The quota admits no pod that does not name what it is on."""
+    for name, spec in hook_pods(rendered["default"]).items():
+        (container,) = spec["containers"]
+        for kind in ("requests", "limits"):
+            assert container["resources"][kind].keys() == {"cpu", "memory"}, name
+    own = {"limits": {"cpu": 1, "memory": "512Mi", "ephemeral-storage": "64Mi"}}
+    found = hook_pods(helm.render({"hooks": {"resources": own}}))
+    assert found.keys() == HOOK_PODS
+    for name, spec in found.items():
+        (container,) = spec["containers"]
+        assert container["resources"]["limits"] == own["limits"], name
+
+
+def test_every_hook_runs_on_the_nodes_of_what_it_works_for(helm: Helm) -> None:
+    def placed(pool: str) -> Manifest:
+        taint = {"key": "pool", "value": pool, "effect": "NoSchedule"}
+        return {"nodeSelector": {"pool": pool}, "tolerations": [taint]}
+
+    given = {"operator": placed("system"), "controlplane": placed("storage")}
+    found = hook_pods(helm.render({**given, "images": {"pullSecrets": [{"name": "pull"}]}}))
+    assert found.keys() == HOOK_PODS
+    for name, spec in found.items():
+        wanted = placed("storage" if name == "Pod/weir-test" else "system")
+        assert {key: spec.get(key) for key in wanted} == wanted, name
+        assert spec["imagePullSecrets"] == [{"name": "pull"}], name
+
+
 def test_monitoring_objects_appear_where_the_cluster_knows_them(
     helm: Helm, rendered: Mapping[str, list[Manifest]]
 ) -> None:

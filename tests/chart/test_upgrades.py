@@ -116,6 +116,86 @@ def test_a_volume_that_cannot_become_another_is_refused_by_its_value(
         cluster_helm.run("uninstall", "apart", *place)
 
 
+def at_address(namespace: str, address: str, *, replicas: int = 3) -> Manifest:
+    """Values of a release whose Service has this address; replicas tell whether one was written."""
+    return {
+        "rbac": {"aggregateRoles": False},
+        "fullnameOverride": namespace,
+        "controlplane": {"replicas": replicas, "service": {"clusterIP": address}},
+    }
+
+
+def address_of(kubectl: Kubectl, service: str) -> str:
+    found = kubectl.get("service", service)
+    assert found is not None
+    return str(found["spec"]["clusterIP"])
+
+
+def free_address(kubectl: Kubectl) -> str:
+    """One that a Service had before."""
+    kubectl.run("create", "service", "clusterip", "spare", "--tcp=80")
+    address = address_of(kubectl, "spare")
+    kubectl.run("delete", "service", "spare")
+    return address
+
+
+def test_an_address_that_a_service_cannot_take_is_refused_by_its_value(
+    cluster_helm: Helm, api_server: ApiServer, namespace: str
+) -> None:
+    """The API server refused it half-way, with a part of the upgrade written."""
+    kubectl = api_server.kubectl.inside(namespace)
+    place = ("--namespace", namespace, "--no-hooks")
+    name, another = f"{namespace}-controlplane", free_address(kubectl)
+    first = at_address(namespace, "", replicas=1)
+    cluster_helm.run("install", "apart", CHART, *place, values=first)
+    try:
+        address = address_of(kubectl, name)
+        wish = at_address(namespace, another)
+        with pytest.raises(HelmError) as refused:
+            cluster_helm.run("upgrade", "apart", CHART, *place, values=wish)
+        told = str(refused.value)
+        assert f"service.clusterIP: {another}, and Service {name} has {address}, which" in told
+        deployment = kubectl.get("deployment", name)
+        assert deployment is not None
+        assert deployment["spec"]["replicas"] == 1
+        for same in (address, ""):
+            cluster_helm.run("upgrade", "apart", CHART, *place, values=at_address(namespace, same))
+            assert address_of(kubectl, name) == address
+
+        remedy = f"kubectl -n {namespace} delete service {name}"
+        assert remedy in told
+        kubectl.run(*remedy.split()[3:])
+        cluster_helm.run("upgrade", "apart", CHART, *place, values=wish)
+        assert address_of(kubectl, name) == another
+    finally:
+        cluster_helm.run("uninstall", "apart", *place)
+
+
+def test_a_service_without_an_address_takes_none(
+    cluster_helm: Helm, api_server: ApiServer, namespace: str
+) -> None:
+    """Somebody made it headless; the value cannot say so, and need not."""
+    kubectl = api_server.kubectl.inside(namespace)
+    place = ("--namespace", namespace, "--no-hooks")
+    name, another = f"{namespace}-controlplane", free_address(kubectl)
+    cluster_helm.run("install", "apart", CHART, *place, values=at_address(namespace, ""))
+    try:
+        found = kubectl.get("service", name)
+        assert found is not None
+        kubectl.run("delete", "service", name)
+        kept = {key: found["metadata"][key] for key in ("name", "labels", "annotations")}
+        spec = {**found["spec"], "clusterIP": "None", "clusterIPs": ["None"]}
+        headless = {"apiVersion": "v1", "kind": "Service", "metadata": kept, "spec": spec}
+        kubectl.apply(headless, options=("--server-side",))
+        wish = at_address(namespace, another)
+        with pytest.raises(HelmError, match=f"{name} has None, which .* leave it empty, or"):
+            cluster_helm.run("upgrade", "apart", CHART, *place, values=wish)
+        cluster_helm.run("upgrade", "apart", CHART, *place, values=at_address(namespace, ""))
+        assert address_of(kubectl, name) == "None"
+    finally:
+        cluster_helm.run("uninstall", "apart", *place)
+
+
 @pytest.mark.parametrize(
     ("outside", "names"),
     [

@@ -99,6 +99,9 @@ BAD: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "no ports": ({"networkPolicy": {"dns": {"ports": []}}}, "/networkPolicy/dns/ports"),
     "flag as text": ({"uninstall": {"deleteData": "yes"}}, "/uninstall/deleteData"),
     "redis as text": ({"redis": {"enabled": "no"}}, "/redis/enabled"),
+    "key of the database's password": ({"database": {"key": "password"}}, "database.key: password"),
+    "key of Redis's password": ({"redis": {"key": "password"}}, "redis.key: password"),
+    "resources of hooks": ({"hooks": {"resources": {"limit": {}}}}, "'limit' not allowed"),
 }
 
 
@@ -246,6 +249,18 @@ def test_what_is_there_already_may_be_called_anything(helm: Helm) -> None:
     assert [pair for pair in found if not isinstance(pair[1], str)] == []
     said = {value for _, value in found}
     assert {"1234", "123", "12e3", "on", "999", "1e3", "4242", "07", "::/0", "100", "1e2"} <= said
+
+
+def test_a_url_may_be_under_any_key_of_a_secret_of_ones_own(helm: Helm) -> None:
+    """Only that of the chart has a password of its own beside it."""
+    given = {
+        "database": {"existingSecret": "postgres", "key": "password"},
+        "redis": {"existingSecret": "redis", "key": "password"},
+    }
+    told = environment(named(helm.render(given), "Deployment", "weir-controlplane"))
+    for name, secret in (("WEIR_DATABASE_URL", "postgres"), ("WEIR_REDIS_URL", "redis")):
+        assert told[name]["secretKeyRef"] == {"name": secret, "key": "password"}
+    assert helm.render({"redis": {"enabled": False, "key": "password"}})
 
 
 def test_a_storage_class_may_be_called_anything(helm: Helm) -> None:

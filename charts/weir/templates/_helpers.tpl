@@ -158,6 +158,14 @@ helm.sh/resource-policy: keep
 {{- end -}}
 {{- end }}
 
+{{/* Refuses the key of a store's URL under which the chart's own Secret has the password;
+     call with (dict "value" NAME "key" KEY). */}}
+{{- define "weir.checkKey" -}}
+{{- if eq .key "password" -}}
+{{- fail (printf "%s.key: password is the key of the password itself in the Secret that the chart makes: take another one, or name a Secret of your own in %s.existingSecret" .value .value) -}}
+{{- end -}}
+{{- end }}
+
 {{/* The password of the small Redis, the same in every template of one rendering. */}}
 {{- define "weir.redisPassword" -}}
 {{- if not (hasKey .Values.redis "password") -}}

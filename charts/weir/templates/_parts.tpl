@@ -133,7 +133,7 @@ template:
         securityContext: {{ include "weir.containerSecurity" .root | nindent 10 }}
         command: [python, -m, weir_operator.crds]
         args: {{ toJson .args }}
-        resources: {requests: {cpu: 20m, memory: 96Mi}, limits: {memory: 256Mi}}
+        resources: {{ toYaml .root.Values.hooks.resources | nindent 10 }}
         volumeMounts:
           - {name: tmp, mountPath: /tmp}
     volumes:

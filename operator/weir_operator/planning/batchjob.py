@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from weir_operator.api.batchjob import BatchJobSpec
 from weir_operator.planning.conditions import Finding, conditions_of, events, rfc3339, written
-from weir_operator.planning.job_conditions import findings, is_final, state
+from weir_operator.planning.job_conditions import findings, is_final, risk_stands_s, state
 from weir_operator.planning.job_context import (
     ENDED,
     UNCANCELLED,
@@ -177,6 +177,8 @@ def _plan_end(observed: ObservedBatchJob) -> Plan:
 def _next_look_s(context: JobContext, *, waits: bool) -> float | None:
     """When to look again: at the deadline, and after a while at what no event tells of."""
     times_s = [LOOK_AGAIN_S] if waits else []
+    stands_s = risk_stands_s(context)
+    times_s += [] if stands_s is None else [stands_s]
     if context.spec.deadline is not None:
         left_s = (context.spec.deadline - context.observed.now).total_seconds()
         times_s += [left_s] if left_s > 0 else []

@@ -60,6 +60,20 @@ def events(findings: Sequence[Finding], *, live: Manifest) -> tuple[EventNote, .
     return tuple(notes)
 
 
+def stands_s(condition: Mapping[str, Any], *, at_most_s: float, now: datetime) -> float | None:
+    """What is left of ``at_most_s`` since the condition's transition; None: nothing.
+
+    Of a transition in the future, as after a step of the clock, and of a time that somebody else
+    wrote and that cannot be read, nothing is left: neither may hold a condition for ever.
+    """
+    try:
+        since = datetime.fromisoformat(condition["lastTransitionTime"])
+        since_s = (now - since).total_seconds()
+    except (KeyError, TypeError, ValueError):
+        return None
+    return at_most_s - since_s if 0 <= since_s < at_most_s else None
+
+
 def bounded(message: str) -> str:
     """The message, cut to what a condition may hold."""
     if len(message) <= MAX_MESSAGE_CHARS:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from weir_operator.planning.conditions import Finding, rfc3339
+from datetime import datetime
+
+from weir_operator.planning.conditions import Finding, conditions_of, rfc3339, stands_s
 from weir_operator.planning.job_context import ENDED, JobContext
 from weir_operator.planning.job_reasons import BatchJobReasons as Reasons
 from weir_operator.planning.observed import FOREIGN_ANSWER, BatchReport, ObservedBatchJob, Refusal
@@ -13,6 +15,11 @@ BAD_REQUEST, CONFLICT, TOO_MANY = 400, 409, 429
 NAMESPACE_NOT_BOUND = "namespace_not_bound"
 FINAL_REFUSALS = frozenset({BAD_REQUEST, CONFLICT, 413, 422})
 """Statuses that say that the object itself cannot be; its spec cannot be changed."""
+RISK_STANDS_S = 600.0
+"""How long a predicted miss stands while the batch is hardly in time by forecast."""
+RISK_ENDS_AT = 0.1
+"""The share of the time left that a forecast leaves free where it ends a predicted miss at once. Of
+work that just about fits, it crosses the deadline in turns, with one commit after another."""
 
 
 def findings(context: JobContext, obstacle: Finding | None) -> tuple[Finding, ...]:
@@ -180,19 +187,35 @@ def _at_risk(context: JobContext, *, ended: bool) -> Finding:
             reason=Reasons.DEADLINE_PASSED,
             message=f"the results were needed at {rfc3339(deadline)}",
         )
-    if report is not None and report.predicted_miss:
-        by = deadline or report.expires_at
-        return Finding(
-            reason=Reasons.PREDICTED_MISS,
-            message=f"by forecast the batch does not end by {rfc3339(by)}"
-            if by
-            else "by forecast the batch does not end in time",
-        )
+    if report is not None and (report.predicted_miss or risk_stands_s(context) is not None):
+        return _predicted_miss(deadline or report.expires_at)
     if report is None or report.eta_at is None:
         told = None if report is None else report.waiting_reason
         why = told or "no forecast yet"
         return Finding(reason=Reasons.NO_FORECAST, message=why)
     return Finding(reason=Reasons.ON_TIME, message="by forecast the batch ends in time")
+
+
+def _predicted_miss(by: datetime | None) -> Finding:
+    when = "in time" if by is None else f"by {rfc3339(by)}"
+    return Finding(
+        reason=Reasons.PREDICTED_MISS, message=f"by forecast the batch does not end {when}"
+    )
+
+
+def risk_stands_s(context: JobContext) -> float | None:
+    """How long a predicted miss stands yet though the batch is in time; None: none does."""
+    report, now = context.observed.report, context.observed.now
+    if report is None or report.status in ENDED or report.predicted_miss:
+        return None
+    by, eta_at = context.spec.deadline or report.expires_at, report.eta_at
+    if by is None or eta_at is None or by - eta_at >= RISK_ENDS_AT * (by - now):
+        return None
+    before = conditions_of(context.observed.job).get(Reasons.PREDICTED_MISS.condition, {})
+    missed = _predicted_miss(by)  # its message names the deadline: one of another does not stand
+    if (before.get("reason"), before.get("message")) != (missed.reason.name, missed.message):
+        return None
+    return stands_s(before, at_most_s=RISK_STANDS_S, now=now)
 
 
 def _left(report: BatchReport) -> int:

@@ -196,7 +196,8 @@ class BatchJobReasons:
         condition="AtRisk",
         status="True",
         name="PredictedMiss",
-        says="By forecast the batch ends after its deadline (or its window).",
+        says="By forecast the batch ends after its deadline (or its window); so it stays for its "
+        "first ten minutes where the forecast is in time by less than a tenth of what is left.",
         event="Warning",
     )
     DEADLINE_PASSED = Reason(

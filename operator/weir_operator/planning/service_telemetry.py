@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
-from weir_operator.planning.conditions import Finding, conditions_of
+from weir_operator.planning.conditions import Finding, conditions_of, stands_s
 from weir_operator.planning.context import ServiceContext
 from weir_operator.planning.llmservice_reasons import LlmServiceReasons as Reasons
 from weir_operator.planning.observed import ObservedBatchJob, ObservedLLMService, PodReport
@@ -115,8 +114,7 @@ def _miss_stands_s(context: ServiceContext, observed: ObservedLLMService) -> flo
     missed = before.get("reason") == Reasons.SLO_MISSED.name and _same_objectives(context, observed)
     if not (near and missed):
         return None
-    since_s = (observed.now - datetime.fromisoformat(before["lastTransitionTime"])).total_seconds()
-    return SLO_STANDS_S - since_s if 0 <= since_s < SLO_STANDS_S else None
+    return stands_s(before, at_most_s=SLO_STANDS_S, now=observed.now)
 
 
 def _silence_stands_s(context: ServiceContext, observed: ObservedLLMService) -> float | None:

@@ -233,35 +233,6 @@ def test_resuming_a_job_suspended_from_birth_takes_the_finalizer_first() -> None
     assert len(plan.requests) == 1
 
 
-# --- deadlines -------------------------------------------------------------------------------
-
-
-def test_a_predicted_miss_puts_the_job_at_risk() -> None:
-    deadline = rfc3339(NOW + timedelta(minutes=30))
-    observed = observe_job(running(deadline=deadline), report=batch(predicted_miss=True))
-    plan = plan_batchjob(observed)
-    assert condition(plan.status, "AtRisk") == ("True", "PredictedMiss")
-    assert deadline in message(plan.status, "AtRisk")
-    assert plan.requeue_after_s == 1800
-    assert [(note.type, note.reason) for note in plan.events if note.reason == "PredictedMiss"] == [
-        ("Warning", "PredictedMiss")
-    ]
-
-
-def test_a_deadline_that_has_passed_is_at_risk_whatever_the_forecast_says() -> None:
-    observed = observe_job(running(deadline=rfc3339(NOW)), report=batch(eta_at=None))
-    assert condition(plan_batchjob(observed).status, "AtRisk") == ("True", "DeadlinePassed")
-
-
-def test_without_a_forecast_the_reason_of_the_control_plane_is_said() -> None:
-    report = batch(eta_at=None, waiting_reason="no_matching_model")
-    plan = plan_batchjob(observe_job(running(), report=report))
-    assert condition(plan.status, "AtRisk") == ("Unknown", "NoForecast")
-    assert message(plan.status, "AtRisk") == "no_matching_model"
-    assert plan.status is not None
-    assert "eta" not in plan.status
-
-
 # --- ends ------------------------------------------------------------------------------------
 
 

@@ -186,6 +186,20 @@ def test_a_miss_that_stands_is_looked_at_when_it_is_old() -> None:
     assert condition(plan.status, "SLOMet") == ("True", "Attained")
 
 
+@pytest.mark.parametrize("written", ["yesterday", "2026-05-04T12:00:00", None])
+def test_a_miss_of_a_time_that_cannot_be_read_does_not_stand(written: str | None) -> None:
+    """Somebody else wrote it; the service was planned no more."""
+    missed = report(pod_report(1, slo=(slo(0.101, False),)))
+    held = report(pod_report(1, slo=(slo(0.099, True),)))
+    service = llmservice(slo=SLO)
+    status = plan_llmservice(observe_service(service, report=missed, slo_silence_s=0.0)).status
+    assert status is not None
+    changed = [{**item, "lastTransitionTime": written} for item in status["conditions"]]
+    told = {**service, "status": {**status, "conditions": changed}}
+    plan = plan_llmservice(observe_service(told, report=held, slo_silence_s=0.0))
+    assert condition(plan.status, "SLOMet") == ("True", "Attained")
+
+
 def test_what_was_found_of_other_objectives_does_not_stand() -> None:
     quiet = report(pod_report(1, slo=(slo(None, None),)))
     asked = report(pod_report(1, slo=(slo(0.07, True),)))
