@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 import structlog
-from sqlalchemy import case, exists, or_, select, update
+from sqlalchemy import case, exists, false, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -189,7 +189,8 @@ async def close_ending(database: Database) -> list[str]:
             return []
         # Not by ids, of which there may be more than a statement takes parameters.
         ending = Chunk.batch_id.in_(select(Batch.id).where(_ENDING))
-        late = now_s - _ENDS_SINCE > (GRACE_S if now_s - back_s > GRACE_S else now_s)
+        in_grace = now_s - back_s <= GRACE_S
+        late = false() if in_grace else now_s - _ENDS_SINCE > GRACE_S
         over = select(Batch.id).where(_ENDING, or_(_ENDS_SINCE.is_(None), late))
         kept_no_longer = Chunk.batch_id.in_(over)
         await close_chunks(session, ending & or_(Chunk.state == "open", kept_no_longer))

@@ -168,7 +168,7 @@ class FittedModel(ABC):
         for shape, seconds in first:
             predicted_s = self.predict(shape)
             self._quantiles.add(predicted_s, predicted_s + wider * (seconds - predicted_s))
-        if len(first) >= _YOUNG_STEPS:
+        if steps >= _YOUNG_STEPS:
             self._first = None
 
     def state(self) -> dict[str, object]:
