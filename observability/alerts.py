@@ -74,14 +74,17 @@ def engine_down(services: str = "") -> str:
     """Agents whose engine does not compute; ``services``: matchers of the label `service`.
 
     While an engine is started again nobody answers the scrape either. `up` alone would count what
-    is no agent of Weir, and pods that load their model for the first time.
+    is no agent of Weir, and pods that load their model for the first time. Pods that are being
+    deleted finish their online requests with their port closed: kube-state-metrics knows them.
     """
     agents = "max by (service, agent)"
     return (
         f"{agents} (weir_engine_up{{{services}}}) == 0\n"
         f"or {agents} (up{{{services}}}) == 0\n"
         f"and ({agents} (max_over_time(weir_engine_up{{{services}}}[1d])) == 1\n"
-        f"or {agents} ({_told(ENGINE_DOWN, services)}) == 1)"
+        f"or {agents} ({_told(ENGINE_DOWN, services)}) == 1)\n"
+        "unless on (agent) label_join("
+        'kube_pod_deletion_timestamp, "agent", ".", "namespace", "pod")'
     )
 
 

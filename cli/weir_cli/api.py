@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from weir_cli.errors import CliError, ExitStatus, RefusedError, UnavailableError
 from weir_cli.models import ApiKey, Batch, KeyRequest, NewApiKey, StoredFile, Tenant
-from weir_cli.no_answer import remedy_for
+from weir_cli.no_answer import remedy_for, remedy_for_strange
 from weir_cli.settings import ClientSettings
 
 ATTEMPTS = 4
@@ -234,7 +234,7 @@ class Api:
                 remedy="give --url or WEIR_URL as the control plane's own address (https?)",
                 status=ExitStatus.REFUSED,
             )
-        remedies = {
+        remedies = {  # by the control plane itself
             401: "check --api-key or WEIR_API_KEY; the key may have been revoked",
             403: "this needs a key of another scope; `weir keys create` makes one",
             404: "check the id (ids of other tenants cannot be seen), and --url or WEIR_URL",
@@ -248,9 +248,10 @@ class Api:
         told = message is not None and response.status_code < SERVER_ERROR
         kind = RefusedError if told else UnavailableError
         words = message or response.text[:200] or response.reason_phrase
+        remedy = remedies.get(response.status_code)
         return kind(
             f"refused ({response.status_code}): {words}",
-            remedy=remedies.get(response.status_code),
+            remedy=remedy if message is not None else remedy_for_strange(self._base_url),
             status=ExitStatus.REFUSED,
         )
 

@@ -15,7 +15,7 @@ from typing import Annotated, BinaryIO
 import typer
 
 from weir_cli.api import Api
-from weir_cli.console import err, out, show_table, transfer_bar
+from weir_cli.console import err, out, reader_may_go, show_table, transfer_bar
 from weir_cli.errors import CliError, ExitStatus, RefusedError
 from weir_cli.input_file import endpoint_of_first_line, name_of, opened, unchanging
 from weir_cli.models import Batch
@@ -232,9 +232,10 @@ def _finish(batch: Batch, remedy: str) -> None:
 def _fetch(api: Api, file_id: str, target: Path | None) -> None:
     with api.file_content(file_id) as (size, pieces):
         if target is None:
-            for piece in pieces:
-                sys.stdout.buffer.write(piece)
-            sys.stdout.buffer.flush()
+            with reader_may_go():
+                for piece in pieces:
+                    sys.stdout.buffer.write(piece)
+                sys.stdout.buffer.flush()
             return
         with transfer_bar() as bar, _replacing(target) as content:
             task = bar.add_task(target.name, total=size)

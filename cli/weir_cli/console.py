@@ -5,7 +5,8 @@ On a terminal there are live bars; without one the same facts come as plain line
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import typer
 from rich.cells import cell_len, set_cell_size
@@ -37,6 +38,19 @@ class _Results(Console):
         raise BrokenPipeError
 
 
+@contextmanager
+def reader_may_go() -> Iterator[None]:
+    """The same for what is written without rich: typer takes an error with a number for a failure.
+
+    Raises:
+        BrokenPipeError: the reader has gone.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise BrokenPipeError from None
+
+
 out = _Results(soft_wrap=True, highlight=False, emoji=False)  # users name things with colons
 err = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
 
@@ -53,8 +67,9 @@ def show_error(error: CliError) -> None:
 def show_rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Prints a table; without a terminal, cells between tabs and no heading."""
     if not out.is_terminal:
-        for row in rows:
-            typer.echo("\t".join(row))
+        with reader_may_go():
+            for row in rows:
+                typer.echo("\t".join(row))
         return
     show_table(columns, rows)
 

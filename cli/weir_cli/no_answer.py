@@ -25,9 +25,19 @@ def remedy_for(error: BaseException, url: str) -> str:
     ways = ["check --url or WEIR_URL, and that the control plane runs (`weir serve controlplane`)"]
     if isinstance(error, CUT_SHORT):
         ways.insert(0, "try again: the connection ended in the middle")
-    if _has_proxy(url):
-        ways.append("the environment has a proxy on the way: NO_PROXY names hosts without one")
-    return "; ".join(ways)
+    return "; ".join([*ways, *_without_proxy(url)])
+
+
+def remedy_for_strange(url: str) -> str:
+    """The remedy where something answers in the control plane's place."""
+    ways = ["what answered is not the control plane: check --url or WEIR_URL, and what is between"]
+    return "; ".join([*ways, *_without_proxy(url)])
+
+
+def _without_proxy(url: str) -> list[str]:
+    if not _has_proxy(url):
+        return []
+    return ["the environment has a proxy on the way: NO_PROXY names hosts without one"]
 
 
 def _has_proxy(url: str) -> bool:

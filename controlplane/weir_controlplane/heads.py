@@ -27,7 +27,7 @@ class BoundedHeads(HttpToolsProtocol):
 
     @override
     def data_received(self, data: bytes) -> None:
-        if self.timeout_keep_alive_task is not None:  # idle until now: this is no body
+        if self.timeout_keep_alive_task is not None:  # this is no body, or one that nobody reads
             self._expect_head()
         self._head_bytes += len(data)
         super().data_received(data)

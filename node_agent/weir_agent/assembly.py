@@ -119,6 +119,7 @@ def build_work(
             max_words=settings.max_words,
             max_list_tokens=settings.max_list_tokens,
             max_parts=settings.max_parts,
+            max_prompt_tokens=max(model.max_model_len_tokens for model in engine.models),
             result_max_bytes=settings.result_max_bytes,
         ),
         salt_key=secrets.token_bytes(32),

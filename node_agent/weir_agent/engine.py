@@ -117,10 +117,11 @@ class Engine(Protocol):
         ...
 
     async def telemetry(self) -> Mapping[str, Any]:
-        """Aggregates of the scheduler, as the bridge reports them.
+        """Aggregates of the scheduler, as the bridge reports them; waits until the engine answers.
+
+        An engine answers between two steps only, and a step may take seconds.
 
         Raises:
-            TimeoutError: the engine did not answer.
             EngineGoneError: the engine is dead.
         """
         ...

@@ -31,6 +31,7 @@ from weir_agent.waiting import wait_up_to
 log = structlog.get_logger(__name__)
 
 PERIOD_S = 1.0
+ANSWER_S = 2.0  # how long a beat waits
 _SUMS = (
     "online_tokens",
     "offline_served_tokens",
@@ -76,6 +77,7 @@ class EnginePulse:
         self._lease: Lease | None = None
         self._beat_now = asyncio.Event()
         self._demand = DemandHistory()
+        self._asked: asyncio.Task[Mapping[str, Any]] | None = None
         self._report: Mapping[str, Any] = {}
         self._reported: Mapping[str, Any] = {}
         self._reported_s = clock()
@@ -99,6 +101,13 @@ class EnginePulse:
 
     async def run(self) -> None:
         """Beats until it is cancelled or the engine is gone."""
+        try:
+            await self._run()
+        finally:
+            if self._asked is not None:
+                self._asked.cancel()
+
+    async def _run(self) -> None:
         while not self._engine.dead:
             try:
                 await self.beat()
@@ -116,12 +125,12 @@ class EnginePulse:
         """One exchange with the engine.
 
         Raises:
-            TimeoutError: the engine did not answer.
+            TimeoutError: the engine did not answer yet.
             EngineGoneError: the engine is dead.
             PolicyRefusedError: the policy is not valid.
         """
         self._measure()  # clients wait longest while the engine is silent
-        self._report = await self._engine.telemetry()
+        self._report = await self._answer()
         now_s = self.answered_s = self._clock()
         self._demand.add(now_s, int(self._report.get("online_kv_blocks", 0)))
         active = active_policy(
@@ -137,6 +146,23 @@ class EnginePulse:
         await self._engine.set_policy(active.message(self._client_delays()))
         self._on_slots(active.offline_seq_slots)
         self._show(now_s)
+
+    async def _answer(self) -> Mapping[str, Any]:
+        """The engine's report: to the question of an earlier beat, if that had none until now.
+
+        Asked anew each time, an engine with steps of many seconds would be found silent whenever
+        they end while nobody waits.
+
+        Raises:
+            TimeoutError: there is none yet.
+        """
+        if self._asked is None:
+            self._asked = asyncio.ensure_future(self._engine.telemetry())
+        await asyncio.wait({self._asked}, timeout=ANSWER_S)
+        if not self._asked.done():
+            raise TimeoutError
+        asked, self._asked = self._asked, None
+        return asked.result()
 
     @property
     def offline_stands_still(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ BOUNDS = BodyBounds(
     max_words=3,
     max_list_tokens=6,
     max_parts=8,
+    max_prompt_tokens=60,
     result_max_bytes=4_096,
 )
 
@@ -203,6 +205,34 @@ def test_parts_within_their_bound_pass() -> None:
     messages = [{"role": "user", "content": [TEXT] * 4}, {"role": "user", "content": [TEXT] * 2}]
     assert prepared(CHAT, messages=messages)["messages"] == messages
     assert prepared(CHAT, messages=[{"role": "user", "content": "x"}] * 8)
+
+
+@pytest.mark.parametrize("prompt", [[1] * 61, [[1] * 3, [1] * 61]])
+def test_a_prompt_longer_than_the_model_is_refused_before_its_tokens_are_looked_at(
+    prompt: list[object],
+) -> None:
+    with pytest.raises(BodyError, match="prompt has 61 tokens: the model takes at most 60"):
+        prepared(COMPLETIONS, prompt=prompt)
+    cut = prepared(COMPLETIONS, prompt=prompt, truncate_prompt_tokens=5)
+    assert cut["prompt"] == prompt
+
+
+def test_tokens_are_not_walked_one_by_one() -> None:
+    """Two million of them, which a line has room for, held up online answers for a second."""
+    prompt = [1] * 200_000
+    steps = 0
+
+    def count(*_: object) -> Any:  # noqa: ANN401 - as sys.settrace has it
+        nonlocal steps
+        steps += 1
+        return count
+
+    sys.settrace(count)
+    try:
+        prepared(COMPLETIONS, prompt=prompt, truncate_prompt_tokens=5)
+    finally:
+        sys.settrace(None)
+    assert steps < 5_000
 
 
 def test_a_prompt_of_token_ids_is_one_prompt() -> None:

@@ -140,6 +140,22 @@ async def test_what_engine_and_client_see_alike_is_no_delay(
     )
 
 
+@pytest.mark.parametrize("step_s", [2.5, 14.0])
+def test_an_engine_whose_steps_outlast_a_beat_is_not_silent(step_s: float) -> None:
+    """It answers when its step ends, and that was heard only if a beat waited just then."""
+
+    async def main(clock: Clock) -> None:
+        engine = FakeEngine()
+        engine.step_s = step_s
+        async with beating(engine, clock) as pulse:
+            for _ in range(120):
+                await asyncio.sleep(1)
+                assert clock() - pulse.answered_s <= step_s + 2 * PERIOD_S
+            assert engine.policies
+
+    run_virtual(main)
+
+
 def test_silence_counts_from_the_last_answer_until_the_next() -> None:
     async def main(clock: Clock) -> None:
         engine = FakeEngine()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import warnings
 from collections.abc import AsyncGenerator
@@ -61,3 +62,20 @@ async def test_a_line_is_told_why_the_engine_refused_it() -> None:
     assert outcome.body["error"]["message"] == "its grammar is too slow"
     outcome = await engine_that_ends_with("error", status=500).execute(line(1))
     assert outcome.status_code == 500
+
+
+async def test_the_engines_report_is_waited_for_as_long_as_a_step_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An engine with steps of many seconds was killed as hung: each answer came too late."""
+    engine = engine_that_ends_with("stop")
+    monkeypatch.setattr("weir_agent.vllm_bridge.serving.UTILITY_TIMEOUT_S", 0.01)
+
+    async def answer_late(_name: str) -> dict[str, int]:
+        await asyncio.sleep(0.1)
+        return {"steps": 3}
+
+    monkeypatch.setattr(
+        engine._llm, "engine_core", SimpleNamespace(call_utility_async=answer_late), raising=False
+    )
+    assert await engine.telemetry() == {"steps": 3}

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from weir_agent.vllm_bridge.driver import StepDriver
     from weir_engine.sched.plan import StepPlan
 
+BLOCKS_OF_FEW = 41
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
 
 POLICY = {"offline_kv_blocks": 200, "offline_seq_slots": 12}
@@ -119,6 +120,7 @@ def test_an_admission_whose_hit_is_gone_waits_for_the_next_step(
     monkeypatch.setattr(
         driver.kv, "hit_blocks", lambda *of: found(*of)[: -1 if next(lost, False) else None]
     )
+    monkeypatch.setattr(driver.kv, "held_by_online", lambda *_of: 0)  # which would ask first
     assert done | host.run([other]) == expected
     assert driver.telemetry()["admissions_put_off"] == 1
 
@@ -142,6 +144,41 @@ def test_a_prompt_that_is_cached_whole_computes_its_last_token_only(host: Engine
     before = driver.telemetry()["online_hit_tokens"]
     assert host.run([Ask(id="again", prompt=prompt, output=12)])["again"] == expected
     assert driver.telemetry()["online_hit_tokens"] - before == 63
+
+
+def test_a_prompt_that_fills_the_cache_runs_though_it_parts_inside_a_block(
+    host: EngineHost,
+) -> None:
+    """With a copy of that block it needed one block more than there are, and nothing ran again."""
+    rng = numbers(31)
+    shared = text(rng, 220)
+    ask = Ask(id="long", prompt=shared + text(rng, 780), output=8)
+    host.use_stock()
+    expected = host.run([ask])
+    host.use_weir(blocks=33)  # of which one is vLLM's own: as many as the longest prompt takes
+    host.run([Ask(id="first", prompt=shared + text(rng, 40))])
+    assert host.run([ask]) == expected
+
+
+def test_offline_makes_room_for_a_prompt_of_which_online_holds_most(host: EngineHost) -> None:
+    """The blocks that online holds were asked of offline too, which has not as many."""
+    rng = numbers(32)
+    document = text(rng, 640)
+    host.use_weir(
+        {"policy": {"offline_kv_blocks": 40, "offline_seq_slots": 8}}, blocks=BLOCKS_OF_FEW
+    )
+    host.add(Ask(id="reader", prompt=document + text(rng, 10), output=300))
+    host.step()
+    for number in range(4):
+        host.add(Ask(id=f"off{number}", prompt=text(rng, 120), output=8, offline=True))
+    host.step()
+    host.step()
+    assert host.driver.kv.free_blocks < 7
+    host.add(Ask(id="second", prompt=document + text(rng, 220), output=8))
+    host.step()
+    telemetry = host.driver.telemetry()
+    assert (telemetry["online_running"], telemetry["preemptions"]) == (2, 1)
+    assert len(host.ends(6)) == 6
 
 
 @pytest.mark.parametrize("seed", [2, 3, 4])

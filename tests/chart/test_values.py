@@ -203,6 +203,14 @@ def test_a_label_or_annotation_of_the_charts_may_be_given_another_value(helm: He
     assert pod["labels"]["app.kubernetes.io/version"] == "9"
 
 
+def test_a_slash_at_the_end_of_the_url_is_none_of_a_path(helm: Helm) -> None:
+    """`helm test` asked a healthy release for //readyz, which is nowhere."""
+    place = ("template", "weir", CHART, "--kube-version", KUBERNETES)
+    text = helm.run(*place, values={"controlplane": {"url": "https://weir.example.com/"}})
+    assert "https://weir.example.com" in text
+    assert "https://weir.example.com/" not in text
+
+
 NAMES = {
     *("name", "namespace", "key", "secretName", "claimName", "cidr", "priorityClassName"),
     *("storageClassName", "image"),

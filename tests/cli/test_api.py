@@ -146,6 +146,20 @@ def test_a_proxy_on_the_way_is_named(
     assert "sesame" not in said
 
 
+@pytest.mark.parametrize("status", [403, 404, 503])
+def test_a_proxys_own_answer_is_not_taken_for_the_control_planes(
+    monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """It was told to make a key of another scope, to check the id, or to wait."""
+    for name in ("http_proxy", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy.test:3128")
+    page = httpx.MockTransport(lambda _: httpx.Response(status, html="<html>denied</html>"))
+    said = remedy(page, "http://weir.test")
+    assert "not the control plane" in said
+    assert "NO_PROXY" in said
+
+
 def test_an_answer_that_cannot_be_unpacked_is_none() -> None:
     def answer(_request: httpx.Request) -> httpx.Response:
         raise httpx.DecodingError("incorrect header check")

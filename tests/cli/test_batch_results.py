@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,6 +48,19 @@ def test_results_go_into_a_pipe_that_stays_one(
     finally:
         os.close(reader)
     assert list(tmp_path.iterdir()) == [pipe]
+
+
+def test_results_whose_reader_has_gone_are_no_failure(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`weir batch results B | head -1` ended as a batch that failed does."""
+    server.on("GET /v1/batches/batch_1", ok(batch("completed", output_file_id="file-out")))
+    server.on("GET /v1/files/file-out/content", content(b"out\n" * (1 << 18)))
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as gone:
+        monkeypatch.setattr(sys, "stdout", gone)
+        assert main(["batch", "results", "batch_1"]) == ExitStatus.OK
 
 
 def test_results_have_the_mode_of_other_new_files_or_keep_theirs(

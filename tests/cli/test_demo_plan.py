@@ -9,14 +9,20 @@ from math import nan
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
+from tests.support.serving import serve_in_thread
+from weir_cli.api import Api
 from weir_cli.demo import plan
-from weir_cli.demo.run import beside
-from weir_cli.demo.slo import objectives, verdict
+from weir_cli.demo.run import beside, reach_loopback_directly, slo_of
+from weir_cli.demo.slo import objectives, unanswered, verdict
 from weir_cli.demo.trace import bundled_trace
 from weir_cli.errors import CliError
 from weir_cli.loadlab.measure import Measurement
 from weir_cli.loadlab.records import LatencyStats, OnlineLatency
+from weir_cli.settings import ClientSettings
+from weir_controlplane.main import default_app
+from weir_controlplane.settings import Settings
 
 
 def stats(mean_s: float, p99_s: float) -> LatencyStats:
@@ -78,6 +84,42 @@ def test_the_verdict_names_what_is_missed_and_by_how_much() -> None:
     assert verdict(ALONE, []) == ""
     starved = replace(ALONE, online=replace(ALONE.online, failed=2))
     assert verdict(starved, wanted) == "over the SLO: 2 of 9 requests not answered"
+    assert verdict(starved, []) == unanswered(starved) == "2 of 9 requests not answered"
+
+
+def test_an_slo_is_not_made_of_traffic_that_nobody_answered() -> None:
+    """The demo showed a table of dashes and ended well."""
+    nothing = replace(ALONE.online, failed=9, ttft=stats(nan, nan), tbt=stats(nan, nan))
+    refused = replace(ALONE, online=nothing, errors=("online-0: status 401",))
+    with pytest.raises(CliError, match=r"9 of 9 requests not answered \(online-0: status 401\)"):
+        slo_of(refused)
+
+
+def test_a_key_for_servers_in_the_environment_is_not_for_the_demos(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "sesame")
+    assert "sesame" not in plan.stock_server(Path("model")).environment.values()
+
+
+def test_the_demos_servers_are_reached_past_a_proxy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After minutes of other arms, the first call to its control plane went to the proxy."""
+    for name in ("http_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "registry.test")
+    with serve_in_thread(default_app(Settings(data_dir=tmp_path))) as url:
+        admin = SecretStr((tmp_path / "admin.key").read_text().strip())
+        reach_loopback_directly()
+        api = Api(ClientSettings(url=url, api_key=admin))
+        try:
+            assert api.list_tenants() == []
+        finally:
+            api.close()
+    servers = plan.stock_server(Path("model")).environment
+    assert servers["NO_PROXY"] == servers["no_proxy"] == "registry.test,127.0.0.1"
 
 
 def test_the_batch_asks_about_forty_shared_documents() -> None:

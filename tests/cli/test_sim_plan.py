@@ -39,6 +39,20 @@ def test_a_plan_reads_its_offline_set_before_it_looks_for_replicas(
     assert "replica(s)" not in told.out
 
 
+def test_a_trial_in_which_nobody_is_answered_is_still_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file had `Infinity`, which is none."""
+    trace, path = tmp_path / "trace.csv", tmp_path / "plan.json"
+    trace.write_text("arrival_s,input_tokens,output_tokens\n" + 3 * "0,100,8000\n")
+    arguments = f"plan --slo ttft:p99:1 --peak 10 --trace {trace} --offline none --json {path}"
+    assert main([*arguments.split(), "--max-seqs", "2"]) == ExitStatus.OK
+    first, second = json.loads(path.read_text(), parse_constant=pytest.fail)["trials"]
+    assert (first["ratio"], first["unanswered"]) == (None, 3)
+    assert second["ratio"] < 1
+    assert "1 replica(s): nobody, 3 unanswered: does not hold" in capsys.readouterr().out
+
+
 def test_a_long_answer_at_the_end_of_the_peak_is_waited_for(tmp_path: Path) -> None:
     trace, path = tmp_path / "trace.csv", tmp_path / "plan.json"
     trace.write_text("arrival_s,input_tokens,output_tokens\n0,100,20\n9,100,6000\n")

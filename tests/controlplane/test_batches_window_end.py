@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import ColumnElement, update
 
 from tests.controlplane.endings import (
     ALL,
@@ -19,10 +19,9 @@ from tests.controlplane.endings import (
 )
 from tests.controlplane.fleet import Fleet
 from tests.controlplane.test_dispatch_deaths import waiting
-from weir_controlplane.batches.leases import (
-    apply_due,
-    claim,
-)
+from weir_controlplane.batches import leases
+from weir_controlplane.batches.leases import apply_due, claim
+from weir_controlplane.batches.states import Event
 from weir_controlplane.batches.winding_up import wind_up
 from weir_controlplane.batches.worker import work_once
 from weir_controlplane.dispatch import restructure
@@ -53,6 +52,32 @@ async def test_a_batch_out_of_time_expires_whoever_looks_first(
     codes = await error_codes(services)
     assert len(codes) == LINES - answered
     assert set(codes.values()) == {"batch_expired"}
+
+
+async def test_a_batch_whose_last_line_is_committed_while_its_window_ends_is_complete(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look for batches that are done and the one for windows that have ended."""
+    batch_id = await opened(services)
+    fleet = Fleet(services)
+    *others, last = await fleet.chunks(batch_id)
+    for chunk in others:
+        await fleet.commit(chunk)
+    apply = leases._apply
+
+    async def and_meanwhile(services: Services, due: ColumnElement[bool], event: Event) -> None:
+        await apply(services, due, event)
+        if event is Event.LINES_DONE:
+            await fleet.commit(last)
+            await end_window(services, ago_s=1)
+
+    monkeypatch.setattr(leases, "_apply", and_meanwhile)
+    await apply_due(services)
+    monkeypatch.undo()
+    while await work_once(services):
+        pass
+    batch = await batch_of(services)
+    assert (batch.status, batch.completed_lines, batch.error_file_id) == ("completed", LINES, None)
 
 
 async def test_the_holder_of_an_expired_batchs_chunk_has_its_grace(services: Services) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import math
 import re
@@ -51,6 +53,28 @@ async def test_an_admin_key_that_was_given_is_used(tmp_path: Path) -> None:
     settings = make_settings(tmp_path, admin_key_file=tmp_path / "given.key")
     async with running(settings) as plane:
         assert (await plane.admin.get("/admin/v1/keys")).status_code == 200
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("given", [True, False], ids=["given", "made"])
+async def test_replicas_that_start_at_once_register_one_admin_key(
+    tmp_path: Path, postgres_url: str, *, given: bool
+) -> None:
+    if given:
+        (tmp_path / "admin.key").write_text(new_secret().text)
+    replicas = [make_services(make_settings(tmp_path, postgres_url)) for _ in range(6)]
+    async with contextlib.AsyncExitStack() as opened:
+        for replica in replicas:
+            await replica.database.open()
+            opened.push_async_callback(replica.database.close)
+            async with replica.database.read() as session:  # so that all are as fast to begin
+                await session.execute(select(ApiKey.id))
+        await asyncio.gather(*map(ensure_admin_key, replicas))
+        async with replicas[0].database.read() as session:
+            keys = (await session.execute(select(ApiKey.prefix))).scalars().all()
+    secret = parse_secret((tmp_path / "admin.key").read_text().strip())
+    assert secret is not None
+    assert keys == [secret.prefix]
 
 
 async def test_an_admin_key_file_without_key_is_named(tmp_path: Path, database: Database) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.controlplane.agent_sim import SimAgent
+from tests.controlplane.agent_sim import SimAgent, result_line
 from tests.controlplane.jobs import Lab, lab
 from tests.controlplane.support import eventually, hanging, make_settings, running
 
@@ -143,3 +146,35 @@ async def test_an_agent_that_hangs_up_amid_a_body_is_no_defect(tmp_path: Path, w
         assert samples.get_sample_value(ANSWERED, answered) == 1
         assert await plane.services.storage.keys("results") == []
         assert await agent.finish(lease) == "accepted"
+
+
+async def test_results_that_are_sent_again_are_read_to_their_end(tmp_path: Path) -> None:
+    """The answer came amid the body, whose rest was then taken for a request, and refused: a client
+    that reads nothing while it sends never saw that its results were there."""
+    async with running(make_settings(tmp_path)) as plane, lab(plane) as desk:
+        agent = await with_a_lease(desk)
+        (lease,) = agent.held.values()
+        lines = await agent.lines(lease)
+        content = b"".join(
+            json.dumps(result_line(item["line"], "x" * 50_000)).encode() + b"\n" for item in lines
+        )
+        first = await agent.put_results(lease, content)
+        assert first.status_code == 201
+        fence = f"attempt={lease['attempt']}&nonce={lease['nonce']}&lines={len(lines)}"
+        path = f"/internal/v1/chunks/{lease['chunk_id']}/results?{fence}"
+        url, key = httpx.URL(plane.url), desk.http.headers["Authorization"]
+        reader, writer = await asyncio.open_connection(url.host, url.port)
+        writer.write(
+            f"PUT {path}&sha256={hashlib.sha256(content).hexdigest()} HTTP/1.1\r\nHost: weir\r\n"
+            f"Authorization: {key}\r\nContent-Length: {len(content)}\r\n\r\n".encode()
+        )
+        writer.write(content[:100_000])
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await reader.read(1)
+        writer.write(content[100_000:])
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: weir\r\nConnection: close\r\n\r\n")
+        found = await reader.read()
+        writer.close()
+        assert first.json()["upload_id"].encode() in found
+        assert re.findall(rb"HTTP/1.1 (\d+)", found) == [b"201", b"200"]

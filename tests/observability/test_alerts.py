@@ -218,6 +218,20 @@ def test_an_engine_is_missed_while_it_starts_again_and_nobody_else_is(tmp_path: 
     assert not firing_at({**LOADS, **FOREIGN}, "WeirEngineDown", "20m", tmp_path)
 
 
+# Of a pod that is being deleted, and has a request of a quarter of an hour left.
+DRAINS = {
+    f"weir_engine_up{{{POD}}}": "1x5 stale",
+    f"up{{{POD}}}": "1x5 0x30",
+    'kube_pod_deletion_timestamp{namespace="search",pod="llama-0"}': "_x5 1x31",
+}
+
+
+def test_a_pod_that_finishes_its_requests_is_not_down(tmp_path: Path) -> None:
+    assert not firing_at(DRAINS, "WeirEngineDown", "20m", tmp_path)
+    other = {name.replace("llama-0", "llama-1"): values for name, values in DRAINS.items()}
+    assert firing_at({**DIED, **other}, "WeirEngineDown", "20m", tmp_path)
+
+
 # Two days without a word: once 3,000 minutes have passed, the last good sample is older than a day.
 LONG_GONE: Mapping[str, Mapping[str, str]] = {
     "WeirEngineDown": {f"weir_engine_up{{{POD}}}": "1x5 0 stale", f"up{{{POD}}}": "1x6 0x3000"},
@@ -251,6 +265,7 @@ def test_the_fleet_shows_how_many_engines_are_down(tmp_path: Path) -> None:
     quiet = {**well, **LOADS, **FOREIGN}
     assert value_at(quiet, expr, "20m", tmp_path) == 0
     assert value_at({**quiet, **DIED}, expr, "20m", tmp_path) == 1
+    assert value_at({**quiet, **DRAINS}, expr, "20m", tmp_path) == 0
     assert value_at({**quiet, **DIED, **refused}, expr, "20m", tmp_path) == 2
 
 

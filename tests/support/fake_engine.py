@@ -40,6 +40,7 @@ class FakeEngine:
         self.cancelled: list[int] = []
         self.policies: list[Mapping[str, Any]] = []
         self.silent = False
+        self.step_s = 0.0  # it answers when that has passed
         self.step_mean_s = 0.01
         self.aborts = asyncio.Event()  # what runs then is ended without an answer
         self.killed = False
@@ -94,8 +95,10 @@ class FakeEngine:
         return self.profile
 
     async def telemetry(self) -> Mapping[str, Any]:
-        if self.silent:
-            raise TimeoutError
+        if self.step_s:
+            await asyncio.sleep(self.step_s)
+        while self.silent:  # noqa: ASYNC110 - tests set it
+            await asyncio.sleep(0.05)
         if self.dead:
             raise EngineGoneError("dead")
         return {

@@ -109,7 +109,7 @@ topologySpreadConstraints:
 {{- end }}
 
 {{- define "weir.controlplaneURL" -}}
-{{ default (printf "http://%s-controlplane.%s.svc:%v" (include "weir.fullname" .) .Release.Namespace .Values.controlplane.service.port) .Values.controlplane.url }}
+{{ default (printf "http://%s-controlplane.%s.svc:%v" (include "weir.fullname" .) .Release.Namespace .Values.controlplane.service.port) .Values.controlplane.url | trimSuffix "/" }}
 {{- end }}
 
 {{- define "weir.adminKeySecret" -}}

@@ -51,6 +51,7 @@ ENGINE_ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_SERVER_DEV_MODE": "1",  # offers POST /reset_prefix_cache, for the next arm
 }
+SERVERS_KEY = "VLLM_API_KEY"  # servers that inherit it refuse the load, which has none
 DEFAULT_STEP_TOKENS = 2_048
 _TRACE_S = 600.0  # shorter runs replay the beginning of this much of a trace: all the same requests
 
@@ -200,7 +201,11 @@ def agent_server(
 def _spec(
     command: Sequence[str], port: int, settings: Mapping[str, str], *, ready_path: str
 ) -> ServerSpec:
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith("WEIR_")}
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("WEIR_") and name != SERVERS_KEY
+    }
     return ServerSpec(
         command=tethered(command),
         environment={**inherited, **ENGINE_ENVIRONMENT, **settings},

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.request import getproxies_environment
 
 from weir_agent.sample_model import write_sample_model
 from weir_cli.console import out
 from weir_cli.demo import plan
 from weir_cli.demo.command import ending_signals
 from weir_cli.demo.monitor import Screen
-from weir_cli.demo.slo import objectives, verdict
+from weir_cli.demo.slo import Objective, objectives, unanswered, verdict
 from weir_cli.demo.stages import BatchOutcome, Stage, stock_arm, stock_server, weir_arm
 from weir_cli.demo.trace import TraceRow
 from weir_cli.demo.view import ArmRow, Latency, closing_lines, closing_table
@@ -20,6 +22,7 @@ from weir_cli.errors import CliError, ExitStatus
 from weir_cli.loadlab.measure import Measurement
 from weir_cli.loadlab.workload import OfflineOrder
 
+LOOPBACK = "127.0.0.1"
 TOLERANCE = 0.5
 
 
@@ -34,6 +37,7 @@ def run_demo(
     """
     online = plan.online_load(rows, duration_s=length.online_s)
     plan.check_online(online, length.window)
+    reach_loopback_directly()
     model = folder / "model"
     write_sample_model(model)
     with Screen(out) as screen:
@@ -49,14 +53,25 @@ def run_demo(
     _close(arms, outcome)
 
 
+def reach_loopback_directly() -> None:
+    """Keeps a proxy that the environment names away from the demo's servers, all on this machine.
+
+    Clients of every library and process of the demo heed the variable; a proxy would refuse what it
+    cannot reach, or be sent the keys.
+    """
+    named = filter(None, (getproxies_environment().get("no"), LOOPBACK))
+    os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(named)
+
+
 async def _arms(stage: Stage, *, fast: bool) -> tuple[list[ArmRow], BatchOutcome]:
     if fast:
         measured, outcome = await weir_arm(stage, [])
-        return [_row("Weir", measured, beside(outcome.beside_s, stage.length))], outcome
+        return [_row("Weir", measured, *_of_weir(measured, [], outcome, stage))], outcome
     async with stock_server(stage) as server:
         alone = await stock_arm(stage, server, "online alone")
-        wanted = objectives(alone, tolerance=TOLERANCE)
-        rows = [_row("online alone", alone, f"the SLO is this plus {TOLERANCE:.0%}")]
+        wanted = slo_of(alone)
+        slo = f"the SLO is this plus {TOLERANCE:.0%}"
+        rows = [_row("online alone", alone, slo, unanswered(alone))]
         name = "stock vLLM, policy=priority"
         measured = await stock_arm(stage, server, name, order=OfflineOrder.SHUFFLED)
         rows.append(_row(name, measured, verdict(measured, wanted)))
@@ -65,9 +80,30 @@ async def _arms(stage: Stage, *, fast: bool) -> tuple[list[ArmRow], BatchOutcome
         measured = await stock_arm(stage, server, name, order=OfflineOrder.PREFIX)
         rows.append(_row(name, measured, verdict(measured, wanted)))
     measured, outcome = await weir_arm(stage, wanted)
-    notes = (verdict(measured, wanted), beside(outcome.beside_s, stage.length))
-    rows.append(_row("Weir", measured, "; ".join(filter(None, notes))))
+    rows.append(_row("Weir", measured, *_of_weir(measured, wanted, outcome, stage)))
     return rows, outcome
+
+
+def slo_of(alone: Measurement) -> list[Objective]:
+    """The SLO that all other arms are judged by.
+
+    Raises:
+        CliError: not one online request was answered, so there is nothing to judge them by.
+    """
+    wanted = objectives(alone, tolerance=TOLERANCE)
+    if not wanted:
+        why = alone.errors[0] if alone.errors else "none ended in time"
+        raise CliError(
+            f"online traffic alone: {unanswered(alone) or 'no request has a latency'} ({why})",
+            remedy="the machine may be too slow for the demo; keep the logs with --keep DIR",
+        )
+    return wanted
+
+
+def _of_weir(
+    measured: Measurement, wanted: Sequence[Objective], outcome: BatchOutcome, stage: Stage
+) -> tuple[str, str]:
+    return verdict(measured, wanted), beside(outcome.beside_s, stage.length)
 
 
 def beside(batch_s: float, length: plan.Length) -> str:
@@ -79,7 +115,7 @@ def beside(batch_s: float, length: plan.Length) -> str:
     return ""
 
 
-def _row(name: str, measured: Measurement, note: str) -> ArmRow:
+def _row(name: str, measured: Measurement, *notes: str) -> ArmRow:
     online = measured.online
     return ArmRow(
         name=name,
@@ -90,7 +126,7 @@ def _row(name: str, measured: Measurement, note: str) -> ArmRow:
             tbt_p99_s=online.tbt.p99_s,
         ),
         offline_tokens_per_s=measured.offline_served_per_s,
-        note=note,
+        note="; ".join(filter(None, notes)),
     )
 
 

@@ -56,16 +56,23 @@ def objectives(alone: Measurement, *, tolerance: float) -> list[Objective]:
     ]
 
 
+def unanswered(measurement: Measurement) -> str:
+    """How many online requests had no answer, which no percentile says; nothing where all had."""
+    online = measurement.online
+    return f"{online.failed} of {online.requests} requests not answered" if online.failed else ""
+
+
 def verdict(measurement: Measurement, wanted: Sequence[Objective]) -> str:
-    """Says that the SLO holds, or which objectives are missed and by how much."""
-    missed = []
-    if failed := measurement.online.failed:
-        missed.append(f"{failed} of {measurement.online.requests} requests not answered")
+    """Says that the SLO holds, or which objectives are missed and by how much.
+
+    Without objectives it says who was not answered.
+    """
+    missed = [missing] if (missing := unanswered(measurement)) else []
+    if not wanted:
+        return ", ".join(missed)
     for objective in wanted:
         value_s = objective.measured_s(measurement)
         if isnan(value_s) or value_s > objective.threshold_s:
             factor = "no answer" if isnan(value_s) else f"{value_s / objective.threshold_s:.3g}x"
             missed.append(f"{objective.metric.upper()} {objective.statistic} {factor}")
-    if not wanted:
-        return ""
     return f"over the SLO: {', '.join(missed)}" if missed else "holds the SLO"

@@ -151,7 +151,7 @@ def write_json(found: Outcome, path: Path) -> None:
     Raises:
         CliError: the file cannot be written.
     """
-    write_text(path, json.dumps(asdict(found), indent=1) + "\n")
+    write_text(path, json.dumps(asdict(found), indent=1, allow_nan=False) + "\n")
 
 
 def write_chrome(results: Sequence[SimResult], path: Path) -> None:

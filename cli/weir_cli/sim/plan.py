@@ -130,7 +130,7 @@ def plan(  # noqa: PLR0913 - one option each
     )
     try:  # first: printing ends with its reader, as in `weir plan --json F | head -1`
         if json is not None:
-            write_text(json, dumps(asdict(answer), indent=1) + "\n")
+            write_text(json, dumps(asdict(answer), indent=1, allow_nan=False) + "\n")
     finally:  # a file that cannot be written is no reason to lose the answer
         _say(answer, profile, offered=len(batch))
 
@@ -165,7 +165,8 @@ def _show(trials: Sequence[Trial]) -> None:
     for trial in trials:
         word = "holds" if trial.holds else "does not hold"
         late = f", {trial.unanswered} unanswered" if trial.unanswered else ""
-        out.print(f"{trial.replicas} replica(s): worst {trial.ratio:.2f} of its SLO{late}: {word}")
+        worst = "nobody" if trial.ratio is None else f"worst {trial.ratio:.2f} of its SLO"
+        out.print(f"{trial.replicas} replica(s): {worst}{late}: {word}")
 
 
 def _found(trials: Sequence[Trial]) -> int:

@@ -19,7 +19,8 @@ from weir_controlplane.store.models import Batch, Chunk
 STUCK_AFTER = 3  # failures in a row
 _DUE_ROWS = 50
 
-_running = exists().where(Chunk.batch_id == Batch.id, Chunk.state.in_(("open", "leased")))
+_RUNNING = ("open", "leased")
+_running = exists().where(Chunk.batch_id == Batch.id, Chunk.state.in_(_RUNNING))
 _leased = exists().where(Chunk.batch_id == Batch.id, Chunk.state == "leased")
 _taken = aliased(Batch)  # made once: it costs more than the query
 
@@ -86,8 +87,20 @@ async def _apply(services: Services, due: ColumnElement[bool], event: Event) -> 
             batch = found.scalar_one_or_none()
             if batch is not None:
                 now_s = await clock_s(session)
-                set_state(batch, advance(state_of(batch), event), now_s)
+                happened = await _happened(session, batch, event)
+                set_state(batch, advance(state_of(batch), happened), now_s)
                 batch.work_nonce, batch.work_lease_until = None, 0.0
+
+
+async def _happened(session: AsyncSession, batch: Batch, event: Event) -> Event:
+    """What has happened to a batch, now that it is locked.
+
+    A commit that its lock waited for may have been of the last chunk.
+    """
+    if event is not Event.WINDOW_ENDED or batch.status != Status.IN_PROGRESS:
+        return event
+    left = select(exists().where(Chunk.batch_id == batch.id, Chunk.state.in_(_RUNNING)))
+    return event if (await session.execute(left)).scalar_one() else Event.LINES_DONE
 
 
 async def claim(services: Services) -> Work | None:

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import structlog
 from sqlalchemy import select
+from sqlalchemy.dialects import postgresql, sqlite
 
 from weir_controlplane.ids import new_id
 from weir_controlplane.keys.secret import KeySecret, new_secret, parse_secret
 from weir_controlplane.services import Services
-from weir_controlplane.store.database import clock_s
+from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.models import ApiKey
 
 _log = structlog.get_logger(__name__)
@@ -28,6 +29,7 @@ async def ensure_admin_key(services: Services) -> None:
         AdminKeyFileError: the file holds no key, or cannot be read or written.
     """
     path = services.settings.admin_key
+    insert = postgresql.insert if services.database.dialect == "postgresql" else sqlite.insert
     async with services.database.transaction() as session:
         given = _read(path)
         if given is None:
@@ -35,20 +37,22 @@ async def ensure_admin_key(services: Services) -> None:
             if (await session.execute(admins.limit(1))).first() is not None:
                 return
             given = _make(path)
-        known = select(ApiKey.id).where(ApiKey.prefix == given.prefix)
-        if (await session.execute(known)).first() is not None:
-            return
-        session.add(
-            ApiKey(
+        # Replicas that start at once have the same key.
+        made = await session.execute(
+            insert(ApiKey)
+            .values(
                 id=new_id("key_"),
                 scope="admin",
                 name=f"from {path.name}",
                 prefix=given.prefix,
                 hash=given.hash,
-                created_at=await clock_s(session),
+                created_at=db_now(),
             )
+            .on_conflict_do_nothing(index_elements=["prefix"])
+            .returning(ApiKey.id)
         )
-    _log.info("admin_key_registered", file=str(path))
+    if made.first() is not None:
+        _log.info("admin_key_registered", file=str(path))
 
 
 def _read(path: Path) -> KeySecret | None:
@@ -75,6 +79,8 @@ def _make(path: Path) -> KeySecret:
             file.write(secret.text + "\n")
             file.flush()
             os.fsync(file.fileno())
+    except FileExistsError:  # another replica was faster
+        return _read(path) or _make(path)
     except OSError as error:
         raise AdminKeyFileError(f"admin_key_file: {path} cannot be written: {error}") from error
     return secret

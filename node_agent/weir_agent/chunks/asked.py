@@ -17,8 +17,9 @@ _TEXT_TOKEN_BYTES = 8  # more than most tokens have, for the same reason
 def prompts(body: Mapping[str, Any]) -> list[Any]:
     """The prompts of a completion, each a text or a list of tokens; one, unknown, of a chat."""
     prompt = body.get("prompt")
-    several = isinstance(prompt, list) and any(isinstance(part, str | list) for part in prompt)
-    return prompt if isinstance(prompt, list) and several else [prompt]
+    if isinstance(prompt, list) and not {str, list}.isdisjoint(map(type, prompt)):
+        return prompt
+    return [prompt]
 
 
 def choices_a_prompt(body: Mapping[str, Any]) -> int:

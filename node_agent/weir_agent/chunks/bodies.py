@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -76,6 +77,7 @@ class BodyBounds:
     max_words: int
     max_list_tokens: int
     max_parts: int
+    max_prompt_tokens: int
     result_max_bytes: int
 
 
@@ -96,6 +98,7 @@ def prepare(
             raise BodyError(f"{shown} is not allowed in a batch line: leave it out", param=shown)
     kept = {name: value for name, value in body.items() if name in allowed}
     _check_lists(kept, bounds)
+    _check_prompt(kept, bounds)
     _check_parts(kept, bounds)  # before all of them are looked at
     _check_values(kept)
     _check_numbers(kept, bounds)
@@ -104,6 +107,18 @@ def prepare(
     _check_sizes(kept, bounds)
     _refuse_remote_media(kept.get("messages"))
     return {**kept, "stream": False, "cache_salt": cache_salt}
+
+
+def _check_prompt(body: Mapping[str, Any], bounds: BodyBounds) -> None:
+    # A line has room for millions of tokens, and each is looked at where online is served too.
+    if body.get("truncate_prompt_tokens") is not None:
+        return
+    longest = max((len(ids) for ids in asked.prompts(body) if isinstance(ids, list)), default=0)
+    if longest > bounds.max_prompt_tokens:
+        raise BodyError(
+            f"prompt has {longest} tokens: the model takes at most {bounds.max_prompt_tokens}",
+            param="prompt",
+        )
 
 
 def _check_parts(body: Mapping[str, Any], bounds: BodyBounds) -> None:
@@ -136,6 +151,8 @@ def _parts(value: object, *, most: int, tokens: bool = False) -> int:
             parts += sum(isinstance(inner, dict) for inner in values)
             waiting += values
         elif isinstance(part, list):
+            if tokens and set(map(type, part)) == {int}:
+                continue
             entries = [entry for entry in part if not (tokens and type(entry) is int)]
             parts += len(entries)
             waiting += entries
@@ -180,9 +197,19 @@ def _leaves(value: object) -> Iterator[str | float]:
             if not _LEAST_INTEGER <= part <= _MOST_INTEGER:
                 yield part
         elif isinstance(part, list):
-            waiting.extend(part)
+            if not _are_integers(part):
+                waiting.extend(part)
         elif isinstance(part, dict):
             waiting.extend((*part, *part.values()))
+
+
+def _are_integers(entries: list[Any]) -> bool:
+    """Whether all are integers of 64 bits, found out without a step of ours for each."""
+    try:
+        array("q", entries)
+    except (TypeError, OverflowError):
+        return False
+    return True
 
 
 def _readable(text: str) -> str:

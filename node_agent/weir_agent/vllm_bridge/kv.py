@@ -6,6 +6,7 @@ Counts by class come from ``ledger``; the free list from ``queue``.
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from weir_agent.vllm_bridge.ledger import BlockLedger, FindBlock
@@ -153,6 +154,15 @@ class VllmKv:
             blocks.append(tail.block)
         return blocks
 
+    def held_by_online(self, request: Request, tokens: int) -> int:
+        """Blocks of the first ``tokens`` of its hit that online holds, up to one that it does not.
+
+        Asked anew each time: a request that joins or leaves others on a block moves none.
+        """
+        online = self._ledger.table.online
+        held = takewhile(lambda b: online(b.block_id), self.hit_blocks(request, tokens))
+        return sum(1 for _ in held)
+
     def next_evicted(self, blocks: int) -> frozenset[BlockHash]:
         """Hashes that would leave the cache if ``blocks`` blocks were allocated now."""
         content_hash = self._ledger.content_hash
@@ -197,6 +207,8 @@ class VllmKv:
             found.tail, found.comes, found.version = None, False, 0
 
     def _branch_off(self, found: _Found, request: Request) -> None:
+        if -(-request.known_tokens // self._block_size) >= self._total:
+            return  # the cache has no room for a block and its copy: it would wait for ever
         whole = len(found.blocks)
         version = self.tails.version(request.block_hashes[whole - 1]) if whole else 0
         if version == found.version:

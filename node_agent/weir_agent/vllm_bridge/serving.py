@@ -147,14 +147,12 @@ class VllmEngine:
             raise PolicyRefusedError(answer["error"])
 
     async def telemetry(self) -> Mapping[str, Any]:
-        """Aggregates of the scheduler.
+        """Aggregates of the scheduler, once the engine answers.
 
         Raises:
-            TimeoutError: the engine did not answer within two seconds.
             EngineGoneError: the engine is dead.
         """
-        report = await self._utility("weir_telemetry")
-        return dict(report)
+        return dict(await self._utility("weir_telemetry", within_s=None))
 
     async def latency_profile(self) -> Mapping[str, Any]:
         """The scheduler's latency model.
@@ -165,11 +163,13 @@ class VllmEngine:
         """
         return dict(await self._utility(LATENCY_PROFILE))
 
-    async def _utility(self, name: str, *arguments: Any) -> Any:
+    async def _utility(
+        self, name: str, *arguments: Any, within_s: float | None = UTILITY_TIMEOUT_S
+    ) -> Any:
         if self.dead:
             raise EngineGoneError("the engine is dead")
         try:
-            async with asyncio.timeout(UTILITY_TIMEOUT_S):
+            async with asyncio.timeout(within_s):
                 return await self._llm.engine_core.call_utility_async(name, *arguments)
         except EngineDeadError:
             raise EngineGoneError("the engine is dead") from None

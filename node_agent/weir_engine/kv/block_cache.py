@@ -5,7 +5,7 @@ Which request holds which block, and whether it may have one, is the manager's b
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 
 from weir_engine.ids import BlockHash, RequestId
 from weir_engine.kv.audit import audit
@@ -88,6 +88,11 @@ class BlockCache:
     def found(self, request: Request, most: int) -> list[int]:
         """The blocks of that hit, at most so many."""
         return self._hits.blocks(request, min((request.known_tokens - 1) // self._block_size, most))
+
+    def held_by_online(self, request: Request, most: int) -> int:
+        """How many of those, from the first on, an online request references."""
+        held = takewhile(self._table.online, self.found(request, most))
+        return sum(1 for _ in held)
 
     def next_evicted(self, blocks: int) -> frozenset[BlockHash]:
         """Hashes that would leave the cache if ``blocks`` blocks were taken now."""

@@ -95,6 +95,10 @@ class KvManager:
         """The prefix hit that an admission now would get: at most the known tokens - 1."""
         return self._cache.hit(request)
 
+    def held_by_online(self, request: Request, tokens: int) -> int:
+        """Blocks of that hit's first ``tokens`` that online holds, up to one that it does not."""
+        return self._cache.held_by_online(request, -(-tokens // self._block_size))
+
     def is_cached(self, block_hash: object) -> bool:
         """True when a computed block of that hash is in the cache."""
         return self._cache.is_cached(block_hash)

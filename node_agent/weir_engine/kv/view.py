@@ -74,6 +74,13 @@ class KvView(Protocol):
         """The prefix hit that an admission now would get."""
         ...
 
+    def held_by_online(self, request: Request, tokens: int) -> int:
+        """Blocks of its hit's first ``tokens`` that online holds, up to one that it does not.
+
+        Whoever of offline gives way, these stay held.
+        """
+        ...
+
     def next_evicted(self, blocks: int) -> frozenset[BlockHash]:
         """Hashes that would leave the cache if ``blocks`` blocks were allocated now."""
         ...

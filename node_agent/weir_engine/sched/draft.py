@@ -20,16 +20,20 @@ class StepDraft:
     ``tokens_left``, ``blocks_left`` and ``seqs_left`` are what the engine still has;
     ``offline_blocks`` is the offline holding as the step would leave it, ``ends_prompt`` says that
     an online request gets its first token from the step, ``lacks_room`` that one waits for blocks
-    or a slot, ``adopted_blocks`` were found by admissions and not yet missed by a preemption,
+    or a slot, ``adopted_blocks`` were found by admissions and not yet missed by a preemption, but
+    for those that online requests hold (``adopted_of_online``): no offline one frees them.
+    ``online_gave_way`` says that an online request is preempted,
     ``admitted`` says how many shares are of requests that did not run before. Where ``kind`` is
     ``PREFILL``, ``waiting_decodes`` are the online decodes that it leaves out, and ``waiting_s``
     what these take in the next step.
     """
 
     __slots__ = (
+        "_kv",
         "_shape",
         "admitted",
         "adopted_blocks",
+        "adopted_of_online",
         "allocated_blocks",
         "block_size_tokens",
         "blocks_left",
@@ -42,6 +46,7 @@ class StepDraft:
         "lacks_room",
         "offline_blocks",
         "offline_seqs",
+        "online_gave_way",
         "preempt",
         "preempted",
         "prefill_history",
@@ -61,6 +66,7 @@ class StepDraft:
     def __init__(
         self, kv: KvView, *, block_size_tokens: int, tokens: int, seqs: int, offline_seqs: int
     ) -> None:
+        self._kv = kv
         self.block_size_tokens = block_size_tokens
         self.tokens_left = tokens
         self.seqs_left = seqs
@@ -69,6 +75,8 @@ class StepDraft:
         self.offline_blocks = kv.offline_only_blocks
         self.allocated_blocks = 0
         self.adopted_blocks = 0
+        self.adopted_of_online = 0
+        self.online_gave_way = False
         self.work: list[Work] = []
         self.preempt: list[Preemption] = []
         self.preempted: set[RequestId] = set()
@@ -137,24 +145,36 @@ class StepDraft:
         found = request.block_hashes[: hit.tokens // self.block_size_tokens]
         if evicted.isdisjoint(found) and self.released.isdisjoint(found):
             return hit
-        for index, block_hash in enumerate(found):
-            if block_hash in evicted or block_hash in self.released:
+        for index in range(self._kept_by_online(request, hit), len(found)):
+            if found[index] in evicted or found[index] in self.released:
                 blocks = min(index, hit.free_blocks)
                 return PrefixHit(tokens=index * self.block_size_tokens, free_blocks=blocks)
         return hit
 
-    def hit_blocks(self, hit: PrefixHit) -> int:
+    def hit_blocks(self, request: Request, hit: PrefixHit) -> int:
         """Blocks that adopting a hit takes from the free ones, at most.
 
         Requests preempted in this step may have been the only holders of the others.
         """
-        return -(-hit.tokens // self.block_size_tokens) if self.preempted else hit.free_blocks
+        return self.blocks_to_adopt(request, hit) if self.preempted else hit.free_blocks
+
+    def blocks_to_adopt(self, request: Request, hit: PrefixHit) -> int:
+        """The same if all of offline gave way."""
+        return -(-hit.tokens // self.block_size_tokens) - self._kept_by_online(request, hit)
+
+    def _kept_by_online(self, request: Request, hit: PrefixHit) -> int:
+        """Blocks of a hit, the first ones, that are held whoever of offline gives way."""
+        if hit.tokens == 0 or self.online_gave_way:
+            return 0
+        return self._kv.held_by_online(request, hit.tokens)
 
     def admit(self, request: Request, hit: PrefixHit, tokens: int, *, reason: str) -> None:
         """A request joins with this hit and so many tokens behind it."""
         offline = not request.is_online
-        blocks = self.blocks_behind(hit.tokens, tokens) + self.hit_blocks(hit)
-        self.adopted_blocks += -(-hit.tokens // self.block_size_tokens)
+        blocks = self.blocks_behind(hit.tokens, tokens) + self.hit_blocks(request, hit)
+        kept = self._kept_by_online(request, hit)
+        self.adopted_of_online += kept
+        self.adopted_blocks += -(-hit.tokens // self.block_size_tokens) - kept
         self.take_blocks(blocks, offline=offline)
         self.seqs_left -= 1
         self.offline_seqs += offline
@@ -208,6 +228,9 @@ class StepDraft:
         """Preempt a running request before the step."""
         # At least: some may have been adopted in this step.
         freed_blocks, self.adopted_blocks = freed_of(releasable_blocks, self.adopted_blocks)
+        if request.is_online:
+            self.online_gave_way = True
+            freed_blocks, self.adopted_of_online = freed_of(freed_blocks, self.adopted_of_online)
         self.preempt.append(Preemption(request_id=request.id, reason=reason, to_cpu=to_cpu))
         self.preempted.add(request.id)
         self.released.update(request.block_hashes)

@@ -115,7 +115,7 @@ class OfflineAdmission:
 
         What is free for its end may never be: online requests hold what the threshold leaves them.
         """
-        adopted = draft.hit_blocks(hit)
+        adopted = draft.hit_blocks(request, hit)
         room = min(free, policy.offline_kv_blocks - draft.offline_blocks)
         need = growth.need(draft, request, hit.tokens, adopted, room=room)
         if draft.offline_seqs == 0 and need.free > room:

@@ -155,7 +155,7 @@ class OfflinePacking:
             tokens = min(request.known_tokens - hit.tokens, state.shape.max_batched_tokens)
             # Nothing is admitted that could not be computed whole.
             whole = draft.blocks_behind(hit.tokens, request.known_tokens - hit.tokens)
-            adopted = draft.hit_blocks(hit)
+            adopted = draft.hit_blocks(request, hit)
             share = Share(request, tokens, hit.tokens, whole + adopted, hit=hit)
             share = self._cut(draft, step, share, limit_s)
             allowed = policy.offline_kv_blocks - draft.offline_blocks

@@ -168,10 +168,10 @@ class OnlinePrompts:
         # vLLM admits a prompt only when all of it fits.
         whole = draft.blocks_behind(hit.tokens, request.known_tokens - hit.tokens)
         missing_slot = draft.seqs_left < 1
-        lacking = whole + draft.hit_blocks(hit) - draft.blocks_left
+        lacking = whole + draft.hit_blocks(request, hit) - draft.blocks_left
         if missing_slot or self._ends.claimed(draft, lacking) is None:
-            # Those who give way may hold blocks of the hit: it is counted whole.
-            whole += -(-hit.tokens // draft.block_size_tokens)
+            # Those who give way may hold blocks of the hit.
+            whole += draft.blocks_to_adopt(request, hit)
             made = self._making_room.make(
                 draft, request, whole, slots=int(missing_slot), admit=True
             )

@@ -159,7 +159,7 @@ class PriorityPacking(StepListener):
             return Share(request, tokens, computed, blocks, left_s)
         hit = draft.sure_hit(self._state.kv, request, self._state.kv.hit(request))
         tokens = min(request.known_tokens - hit.tokens, most)
-        blocks = draft.blocks_behind(hit.tokens, tokens) + draft.hit_blocks(hit)
+        blocks = draft.blocks_behind(hit.tokens, tokens) + draft.hit_blocks(request, hit)
         return Share(request, tokens, hit.tokens, blocks, left_s, hit)
 
     # -- room for online: FindPreemptBlock, §5.2 --------------------------------------------

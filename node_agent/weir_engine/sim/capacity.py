@@ -17,16 +17,19 @@ SimulateFleet = Callable[[int], Sequence[SimResult]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trial:
-    """One number of replicas at the peak: the worst of measured over threshold, and who waits."""
+    """One number of replicas at the peak: the worst of measured over threshold, and who waits.
+
+    ``ratio`` is None where nobody was answered, so that nothing is measured.
+    """
 
     replicas: int
-    ratio: float
+    ratio: float | None
     unanswered: int
 
     @property
     def holds(self) -> bool:
         """Every objective held and every request was answered."""
-        return self.ratio <= 1.0 and self.unanswered == 0
+        return self.ratio is not None and self.ratio <= 1.0 and self.unanswered == 0
 
 
 def fewest_replicas(
@@ -50,8 +53,7 @@ def fewest_replicas(
     for replicas in range(1, most + 1):
         ended = [record for result in simulate(replicas) for record in result.online]
         answered = [record for record in ended if record.tokens_s]  # the others were refused
-        # With no answers at all the ratio has no meaning; the unanswered say it.
-        ratio = attained(Latencies.of(answered), slos) if answered else float("inf")
+        ratio = attained(Latencies.of(answered), slos) if answered else None
         trials.append(Trial(replicas=replicas, ratio=ratio, unanswered=arrivals - len(answered)))
         if trials[-1].holds:
             break

@@ -134,7 +134,8 @@ class LlmServiceReasons:
         condition="Progressing",
         status="False",
         name="ProgressDeadlineExceeded",
-        says="No replica became ready within rollout.startupSeconds plus 10 minutes.",
+        says="No replica became ready within rollout.drainSeconds, rollout.startupSeconds and some "
+        "10 minutes.",
         event="Warning",
     )
 

@@ -191,7 +191,9 @@ def test_ending_pods_outlast_their_longest_online_request() -> None:
     probe = container["startupProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] >= 900
     deployment = children(service)["Deployment"]["spec"]
-    assert deployment["progressDeadlineSeconds"] > 900
+    # Where a pod's GPU is the only one, its successor waits until it has ended.
+    waits_s = spec["terminationGracePeriodSeconds"]
+    assert deployment["progressDeadlineSeconds"] >= waits_s + 900 + 600
     assert deployment["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
 
 
@@ -324,12 +326,14 @@ def test_a_probe_of_another_kind_replaces_ours() -> None:
 
 
 def test_prometheus_selects_the_pod_monitors_of_services_by_the_labels_that_are_set() -> None:
-    given = {"release": "prometheus", "weir.dev/llmservice": "other"}
+    chosen = {"release": "prometheus", "app.kubernetes.io/part-of": "kube"}
+    kept = {"weir.dev/llmservice": "other", "app.kubernetes.io/managed-by": "helm"}
+    given = {**chosen, **kept}
     observed = observe_service(defaults=replace(DEFAULTS, pod_monitor_labels=given))
     labels = {
         child["kind"]: child["metadata"]["labels"] for child in plan_llmservice(observed).children
     }
-    assert labels["PodMonitor"] == {**labels["Service"], "release": "prometheus"}
+    assert labels["PodMonitor"] == {**labels["Service"], **chosen}
     assert "release" not in labels["Deployment"]
 
 

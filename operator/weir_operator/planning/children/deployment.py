@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from weir_operator.planning.children.merge import merged
-from weir_operator.planning.children.pod import pod_template
+from weir_operator.planning.children.pod import grace_s, pod_template
 from weir_operator.planning.context import ServiceContext
 from weir_operator.planning.kinds import DEPLOYMENT
 from weir_operator.planning.types import Manifest
 
 SCHEDULING_S = 600
-"""Time for a pod to be scheduled and its image to be pulled, beside the loading of the model."""
+"""Time for a pod to be scheduled and its image to be pulled, beside the loading of the model.
+
+Where no GPU is spare it is scheduled once the one before has ended.
+"""
 REVISION_HISTORY = 3
 
 
@@ -23,7 +26,7 @@ def deployment(context: ServiceContext) -> Manifest:
         spec={
             "replicas": context.spec.replicas,
             "revisionHistoryLimit": REVISION_HISTORY,
-            "progressDeadlineSeconds": rollout.startup_seconds + SCHEDULING_S,
+            "progressDeadlineSeconds": grace_s(context) + rollout.startup_seconds + SCHEDULING_S,
             "selector": {"matchLabels": context.selector},
             "strategy": {
                 "type": "RollingUpdate",

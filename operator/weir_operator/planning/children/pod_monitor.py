@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from weir_operator.planning.context import ServiceContext
-from weir_operator.planning.kinds import POD_MONITOR, SERVICE_LABEL
+from weir_operator.planning.kinds import MADE_BY, POD_MONITOR, SERVICE_LABEL
 from weir_operator.planning.types import Manifest
 
 POD_LABEL_META = "__meta_kubernetes_pod_label_" + re.sub(r"[^a-zA-Z0-9]", "_", SERVICE_LABEL)
@@ -34,7 +34,12 @@ def pod_monitor(context: ServiceContext) -> Manifest:
             ],
         },
     )
-    child["metadata"]["labels"] = {**context.defaults.pod_monitor_labels, **context.labels}
+    child["metadata"]["labels"] = {
+        **context.labels,
+        **context.defaults.pod_monitor_labels,  # Prometheus may select by any label
+        **context.selector,
+        **MADE_BY,
+    }
     return child
 
 
