@@ -15,7 +15,13 @@ from tests.support.fake_engine import FakeEngine
 from weir_agent.chunks.asked import CHAT, COMPLETIONS, tokens_that_fill
 from weir_agent.chunks.bodies import BodyError, prepare
 
-LARGE = replace(BOUNDS, max_output_tokens=None, max_logprobs=20, result_max_bytes=262_144)
+LARGE = replace(
+    BOUNDS,
+    max_output_tokens=None,
+    max_logprobs=20,
+    max_prompt_tokens=100_000,
+    result_max_bytes=262_144,
+)
 LONG = [{"role": "user", "content": "a word and another " * 50_000}]
 
 

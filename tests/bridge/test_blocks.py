@@ -284,7 +284,7 @@ def test_an_evicted_block_is_no_longer_copied() -> None:
     first = request("a", "abcdefgh")
     pool.run(first, blocks=2)
     pool.end(first)
-    waits = request("b", "abcdefg!!")
+    waits = request("b", "abcdefg!")
     assert pool.kv.hit(waits).tokens == 7
     pool.run(request("c", "12345678"), blocks=2)  # takes the free block, then the end of the prefix
     assert pool.kv.hit(waits).tokens == 4
