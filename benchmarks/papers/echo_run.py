@@ -259,14 +259,19 @@ def _planner(replica: Replica, arm: str, chunk: int) -> Factory:
 def _outcome(setup: Setup, result: SimResult, kv: KvManager) -> Outcome:
     steps = [step for step in result.steps if step.offline_served_tokens]
     ended_s = steps[-1].ended_s if steps else setup.window_s
-    answered = [r for r in result.online if r.tokens_s]
-    arrived = len([spec for spec in online_of(setup) if spec.arrival_s < setup.window_s - 20])
-    early = [r for r in answered if r.arrival_s < setup.window_s - 20]
+    until_s = setup.window_s - 20
+    arrived = len([spec for spec in online_of(setup) if spec.arrival_s < until_s])
+    ended, answering = (
+        [r for r in requests if r.tokens_s and r.arrival_s < until_s]
+        for requests in (result.online, result.unfinished)
+    )
+    early = [*ended, *answering]
+    held = sum(_held(r) for r in ended) + sum(_held_so_far(r, result.ended_s) for r in answering)
     counts = kv.hit_counts(RequestClass.OFFLINE)
     tpots = [tpot_s for r in early if (tpot_s := r.tpot_s) is not None]
     return Outcome(
         offline_s=sum(step.offline_served_tokens for step in steps) / max(ended_s, 1.0),
-        attainment=sum(_held(r) for r in early) / max(arrived, 1),
+        attainment=held / max(arrived, 1),
         hit_rate=counts.hit_tokens / max(counts.asked_tokens, 1),
         finished=result.offline_finished,
         preemptions=result.preemptions,
@@ -277,8 +282,19 @@ def _outcome(setup: Setup, result: SimResult, kv: KvManager) -> Outcome:
 
 def _held(request: RequestRecord) -> bool:
     """Whether each token i came by arrival + TTFT + i * TPOT (Echo §5.1)."""
-    due_s = request.arrival_s + TTFT_S
-    return all(token_s <= due_s + i * TPOT_S for i, token_s in enumerate(request.tokens_s))
+    return all(token_s <= _due_s(request, i) for i, token_s in enumerate(request.tokens_s))
+
+
+def _held_so_far(request: RequestRecord, ended_s: float) -> bool:
+    """The same of one that still answers at the end: its next token is not overdue either.
+
+    Left out, it would count as missed, and an arm that answers as slowly as it may has more such.
+    """
+    return _held(request) and _due_s(request, len(request.tokens_s)) >= ended_s
+
+
+def _due_s(request: RequestRecord, token: int) -> float:
+    return request.arrival_s + TTFT_S + token * TPOT_S
 
 
 def run_arm(cell: tuple[Options, Study, Setup, str]) -> dict[str, Any] | None:

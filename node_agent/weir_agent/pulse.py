@@ -6,6 +6,7 @@ Runs whether or not there is a control plane.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -143,7 +144,9 @@ class EnginePulse:
         if active.source != self.active.source:
             log.info("policy.source", source=active.source, was=self.active.source)
         self.active = active
-        await self._engine.set_policy(active.message(self._client_delays()))
+        # One whose steps outlast a beat takes it at the end of the next, and is not waited for.
+        with contextlib.suppress(TimeoutError):
+            await self._engine.set_policy(active.message(self._client_delays()))
         self._on_slots(active.offline_seq_slots)
         self._show(now_s)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from tests.agent.conftest import Running, StartAgent
@@ -119,3 +122,22 @@ async def test_lines_that_wait_in_an_engine_without_slots_go_to_other_pods_at_la
         set_slots(control_plane, 4)
         await running.until(lambda: control_plane.done)
     assert all(len(records) == 1 for records in control_plane.results.values())
+
+
+def test_what_is_given_up_as_stuck_is_not_taken_again_at_once() -> None:
+    """A suspect has one pod that it may run on: it came back to the one where it does not fit."""
+    now_s = 0.0
+    held = slots.Slots(clock=lambda: now_s)
+    held.set(4, idle=True)
+    chunk: Any = SimpleNamespace(closing=None, running=True)
+    assert held.given_up([chunk]) == []
+    assert not held.were_stuck
+    now_s = slots.STUCK_S + 1
+    assert held.given_up([chunk]) == [chunk]
+    assert held.were_stuck
+    held.set(5)
+    assert not held.were_stuck
+    held.set(4)
+    assert held.were_stuck
+    now_s += slots.STUCK_S
+    assert not held.were_stuck

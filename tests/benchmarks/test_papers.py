@@ -17,8 +17,12 @@ from benchmarks.papers.page import page
 from benchmarks.papers.paper import Options, PaperResult, Table, kept, parallel, spread, write
 from tests.engine.sched.full_batch import admitted_after_each_end, full
 from weir_engine.config import Metric
+from weir_engine.ids import RequestId
+from weir_engine.kv.manager import KvManager
 from weir_engine.sim.baselines import GATEWAYS
+from weir_engine.sim.records import RequestRecord, SimResult
 from weir_engine.sim.report import Latencies
+from weir_engine.sim.workload import online_from_rows
 
 
 def csv_gz(path: Path, header: tuple[str, ...], rows: Sequence[tuple[float, ...]]) -> None:
@@ -273,6 +277,61 @@ class TestEcho:
         gathered, at_once = (echo_run.simulate(setup, arm, 2048) for arm in ("weir", AT_ONCE))
         assert gathered.attainment == at_once.attainment == 1.0
         assert gathered.finished == at_once.finished == 20
+
+    def outcome(
+        self, data: Path, monkeypatch: pytest.MonkeyPatch, tokens_s: Sequence[float]
+    ) -> echo_run.Outcome:
+        """Of a run with one online request, which arrives 25 s before the end and still answers."""
+        setup = echo_run.Setup(
+            profile="a100-40gb-llama-3.1-8b",
+            offline="sharegpt",
+            data=data,
+            rate_s=1.0,
+            window_s=100.0,
+            seed=1,
+        )
+        (spec,) = online_from_rows([(75.0, 60, 600)])
+        monkeypatch.setattr(echo_run, "online_of", lambda _: (spec,))
+        answering = RequestRecord(
+            id=RequestId("on-0"),
+            arrival_s=spec.arrival_s,
+            prompt_tokens=60,
+            hit_tokens=0,
+            tokens_s=tuple(spec.arrival_s + token_s for token_s in tokens_s),
+            preemptions=0,
+        )
+        result = SimResult(
+            steps=(),
+            online=(),
+            offline_finished=0,
+            preemptions=0,
+            ended_s=100.0,
+            unfinished=(answering,),
+        )
+        kv = KvManager(total_blocks=64, block_size_tokens=16)
+        return echo_run._outcome(setup, result, kv)
+
+    def test_a_request_that_still_answers_in_time_at_the_end_attains(
+        self, data: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As slow as it may be: 600 tokens take 30 s, and there are 25."""
+        found = self.outcome(data, monkeypatch, [0.04 + 0.05 * i for i in range(500)])
+        assert found.attainment == 1.0
+        assert found.ttft_p90_s == pytest.approx(0.04)
+        assert found.tpot_p90_s == pytest.approx(0.05)
+
+    @pytest.mark.parametrize(
+        "tokens_s",
+        [
+            pytest.param([max(0.05 * i, 1.1) for i in range(500)], id="late first tokens"),
+            pytest.param([0.04 + 0.05 * i for i in range(479)], id="an overdue next token"),
+            pytest.param([], id="no token"),
+        ],
+    )
+    def test_one_that_is_late_at_the_end_does_not(
+        self, data: Path, monkeypatch: pytest.MonkeyPatch, tokens_s: Sequence[float]
+    ) -> None:
+        assert self.outcome(data, monkeypatch, tokens_s).attainment == 0.0
 
     def test_an_arm_without_a_part_runs_interpreted_beside_a_compiled_engine(
         self, data: Path, monkeypatch: pytest.MonkeyPatch

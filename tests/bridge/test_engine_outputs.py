@@ -160,6 +160,26 @@ def test_a_prompt_that_fills_the_cache_runs_though_it_parts_inside_a_block(
     assert host.run([ask]) == expected
 
 
+def test_a_line_that_fills_the_threshold_runs_though_it_parts_inside_a_block(
+    host: EngineHost,
+) -> None:
+    """With a copy of that block it was one over, and all lines behind it waited with it."""
+    rng = numbers(5)
+    document = text(rng, 220)
+    slos = [
+        {"metric": "ttft", "statistic": "p99", "threshold_s": 0.5},
+        {"metric": "tpot", "statistic": "p99", "threshold_s": 0.1},
+    ]
+    policy = {"offline_kv_blocks": 10, "offline_seq_slots": 4}
+    host.use_weir({"preset": "bros-paged", "policy": policy, "slos": slos}, blocks=64)
+    host.run([Ask(id="first", prompt=document + text(rng, 40))])
+    asks = [
+        Ask(id="long", prompt=document + text(rng, 90), output=2, offline=True),
+        Ask(id="short", prompt=text(rng, 30), output=2, offline=True),
+    ]
+    assert sorted(host.run(asks)) == ["long", "short"]
+
+
 def test_offline_makes_room_for_a_prompt_of_which_online_holds_most(host: EngineHost) -> None:
     """The blocks that online holds were asked of offline too, which has not as many."""
     rng = numbers(32)

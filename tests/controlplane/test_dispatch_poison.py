@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from tests.controlplane.agent_sim import Json, SimAgent, telemetry
 from tests.controlplane.jobs import Lab
-from weir_controlplane.dispatch.watch import expire_leases
+from weir_controlplane.dispatch.watch import expire_leases, release_agent
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.fleet_models import Agent
-from weir_controlplane.store.models import Chunk
+from weir_controlplane.store.models import Batch, Chunk, Suspect
 
 ROOM = {"lines": 16, "tokens": 10_000_000, "result_bytes": 1 << 30}
 ABOUT_S = 1.0  # between readings a replica knows about what the database's clock says
@@ -257,6 +257,95 @@ async def test_rule_5_committed_lines_are_never_suspects(desk: Lab) -> None:
     batch = await desk.works_until(agent, batch_id, "completed")
     found = await desk.assert_whole(batch, 8)
     assert all(item["error"] is None for item in found.values())
+
+
+async def test_rule_5_an_agent_is_believed_of_its_own_lines_alone(desk: Lab) -> None:
+    """Who named every other line of a batch in five deaths had all of them fail unrun."""
+    batch_id = await desk.submit(40, documents=10)
+    good, evil = desk.agent("pod-1"), desk.agent("pod-0")
+    await evil.ready()
+    await desk.syncs_until(evil, lambda: bool(evil.held), room={**ROOM, "lines": 4})
+    own = {item["line"] for lease in evil.held.values() for item in await evil.lines(lease)}
+    lease = next(iter(evil.held.values()))
+    for number in range(5):
+        evil.dies(f"d-{number}", [(lease, line) for line in range(1, 41) if line not in own])
+    await evil.sync(room={**ROOM, "lines": 0})
+    for held in list(evil.held.values()):
+        await evil.finish(held)
+    await good.ready()
+    batch = await desk.works_until(good, batch_id, "completed")
+    assert (batch.request_counts.completed, batch.request_counts.failed) == (40, 0)
+
+
+async def test_rule_5_a_chunk_that_another_pod_holds_says_nothing_of_its_lines(desk: Lab) -> None:
+    batch_id = await desk.submit(8)
+    holder, other = desk.agent("pod-0"), desk.agent("pod-1")
+    await holder.ready()
+    lease = await a_lease(desk, holder, solo=False)
+    for number in range(2):
+        other.dies(f"d-{number}", [(lease, 3)])
+        await other.sync()
+    batch = await desk.works_until(holder, batch_id, "completed")
+    assert batch.request_counts.failed == 0
+    async with desk.plane.services.database.read() as session:
+        assert (await session.execute(select(Suspect.line))).all() == []
+
+
+async def test_rule_5_a_death_told_late_suspects_no_line_that_others_have_answered(
+    desk: Lab,
+) -> None:
+    """A model takes minutes to load: its chunk ran elsewhere meanwhile, in two parts."""
+    await desk.submit(16, documents=2)
+    late, other = desk.agent("pod-0"), desk.agent("pod-1")
+    await late.ready()
+    await other.ready()
+    room = {**ROOM, "lines": 8}
+    await desk.syncs_until(late, lambda: bool(late.held), room=room)
+    lease = next(iter(late.held.values()))
+    lines = [item["line"] for item in await late.lines(lease)]
+    database = desk.plane.services.database
+    await release_agent(database, "pod-0")
+    await desk.syncs_until(other, lambda: lease["chunk_id"] in other.held, room=room)
+    await other.finish(other.held[lease["chunk_id"]], only=lines[:3])
+    left = len(lines) - 3
+    await desk.syncs_until(
+        other, lambda: any(held["lines"] == left for held in other.held.values()), room=room
+    )
+    (rest,) = [held for held in other.held.values() if held["lines"] == left]
+    assert await other.finish(rest) == "accepted"
+    late.restart()
+    late.dies("late", [(lease, lines[-1])])
+    await late.sync(state="starting")
+    async with database.read() as session:
+        assert (await session.execute(select(Suspect.line))).all() == []
+        assert (await session.execute(select(Batch.deaths))).scalars().all() == [0]
+
+
+async def test_rule_5_a_suspect_that_its_pod_cannot_run_goes_to_another(desk: Lab) -> None:
+    """Online requests leave the first pod fewer blocks than the line needs."""
+    batch_id = await desk.submit(8, documents=1)
+    busy, agent = desk.agent("pod-0"), desk.agent("pod-1")
+    full = telemetry(online_kv_blocks=995)
+    await busy.sync(telemetry=full)
+    await agent.ready()
+    whole = await a_lease(desk, agent, solo=False)
+    agent.dies("d1", [(whole, 3)])
+    await agent.sync()
+    agent.give_back(whole)
+    alone = None
+    async with asyncio.timeout(60):
+        while alone is None:
+            await busy.sync(telemetry=full)
+            for held in list(busy.held.values()):
+                alone = held if held["solo"] else alone
+                busy.give_back(held)
+            await agent.work()
+            await asyncio.sleep(0.05)
+        nothing = {"lines": 0, "tokens": 0, "result_bytes": 0}
+        while (await desk.openai.batches.retrieve(batch_id)).status != "completed":
+            await busy.sync(telemetry=full, room=nothing)  # it found that the line does not fit
+            await agent.work()
+            await asyncio.sleep(0.05)
 
 
 async def test_rule_5_a_batch_outlives_engines_that_die_without_its_doing(desk: Lab) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 from sqlalchemy import update
+from sqlalchemy.exc import OperationalError
 
 from tests.controlplane.agent_sim import result_line, telemetry
 from tests.controlplane.jobs import Lab, input_line, input_lines
 from tests.controlplane.support import eventually
+from weir_controlplane.dispatch import commits
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.models import Batch, Chunk
 
@@ -120,6 +124,36 @@ async def test_rule_2_the_same_upload_and_commit_again_change_nothing(desk: Lab)
         {**lease, "chunk_id": "chunk_unknown"}, upload_id=upload, lines=[[1, 8]], final=True
     )
     assert answer.json() == {"state": "gone"}
+
+
+async def test_a_commit_whose_transaction_fails_is_counted_when_it_is_repeated(
+    desk: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await desk.submit(8, documents=1)
+    agent = desk.agent()
+    await agent.ready()
+    await desk.syncs_until(agent, lambda: bool(agent.held))
+    (lease,) = agent.held.values()
+    results = [result_line(x["line"], x["custom_id"]) for x in await agent.lines(lease)]
+    upload = await agent.upload(lease, results)
+    counted = partial(REGISTRY.get_sample_value, "weir_committed_lines_total")
+    before = counted() or 0
+    done = commits._commit
+    fails = iter([True])
+
+    async def breaks_once(*given: Any) -> Any:  # noqa: ANN401 - as it is
+        answer = await done(*given)
+        if next(fails, False):
+            raise OperationalError("COMMIT", {}, Exception("server closed the connection"))
+        return answer
+
+    monkeypatch.setattr(commits, "_commit", breaks_once)
+    answers = [
+        (await agent.post_commit(lease, upload_id=upload, lines=[[1, 8]], final=True)).status_code
+        for _ in range(2)
+    ]
+    assert answers == [503, 200]
+    assert (counted() or 0) - before == 8
 
 
 @pytest.mark.parametrize(

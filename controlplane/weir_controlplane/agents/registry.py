@@ -102,8 +102,8 @@ class Registry:
     def suspects_of(self, entry: AgentEntry, now_s: float, db_now_s: float) -> frozenset[str]:
         """The models whose suspects this pod runs (§8.5).
 
-        It is the first by id of the pods of its service that serve them in its revision and may run
-        batch lines now.
+        It is the first by id of the pods of its service that serve them in its revision, may run
+        batch lines now, and have room: one that found that what it has does not fit says so there.
         """
         before = [
             item
@@ -112,6 +112,7 @@ class Registry:
             and item.service == entry.service
             and item.state == "serving"
             and item.may_run
+            and item.room.lines > 0
             and (item.paused_until is None or item.paused_until <= db_now_s)
         ]
         return frozenset(

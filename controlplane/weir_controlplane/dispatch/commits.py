@@ -41,12 +41,16 @@ class Commit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Committed:
-    """The answer. ``more``: lines are open again. ``finished``: the batch has no chunk left."""
+    """The answer. ``more``: lines are open again. ``finished``: the batch has no chunk left.
+
+    ``lines``: how many are committed by it.
+    """
 
     state: CommitState
     batch_id: str | None = None
     more: bool = False
     finished: bool = False
+    lines: int = 0
 
 
 async def commit(database: Database, wish: Commit) -> Committed:
@@ -59,6 +63,7 @@ async def commit(database: Database, wish: Commit) -> Committed:
     async with database.transaction() as session:
         answer = await _commit(session, wish)
     metrics.COMMITS.labels(state=answer.state).inc()
+    metrics.COMMITTED_LINES.inc(answer.lines)  # which a transaction that fails leaves uncommitted
     return answer
 
 
@@ -89,8 +94,13 @@ async def _commit(session: AsyncSession, wish: Commit) -> Committed:
     await clear_suspects(session, chunk.batch_id, upload.ranges, _states(marked))
     await session.flush()
     finished = not more and await _is_finished(session, chunk.batch_id)
-    metrics.COMMITTED_LINES.inc(len(lines))
-    return Committed(state="accepted", batch_id=chunk.batch_id, more=more, finished=finished)
+    return Committed(
+        state="accepted",
+        batch_id=chunk.batch_id,
+        more=more,
+        finished=finished,
+        lines=len(lines),
+    )
 
 
 async def _locked(session: AsyncSession, chunk_id: str) -> Chunk | None:

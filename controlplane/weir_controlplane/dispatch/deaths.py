@@ -5,11 +5,11 @@ The rules are in `poison`; here they meet the database.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import structlog
-from sqlalchemy import exists, or_, select, update
+from sqlalchemy import event, exists, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
@@ -23,12 +23,13 @@ from weir_controlplane.dispatch.poison import (
     after_death,
     pause_s,
 )
+from weir_controlplane.dispatch.residents import suspected
 from weir_controlplane.dispatch.restructure import cut_open_chunks, marked_lines
 from weir_controlplane.dispatch.work import ReportedDeath
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.fleet_models import Agent, Death, Incarnation
 from weir_controlplane.store.line_index import lines_of_ranges, unpack_lines
-from weir_controlplane.store.models import Batch, Chunk, ChunkResult, Suspect
+from weir_controlplane.store.models import Batch, Chunk, Suspect
 
 _log = structlog.get_logger(__name__)
 
@@ -102,9 +103,10 @@ async def _accept(
             at=now_s,
         )
     )
-    resident = await _unfinished(session, death)
-    verdict = await _judge(session, resident)
-    metrics.DEATHS.labels(kind=death.kind, suspects="yes" if resident else "no").inc()
+    resident = await suspected(session, agent_id, death)
+    verdict = await _judge(session, resident, named=len(death.resident))
+    counted = metrics.DEATHS.labels(kind=death.kind, suspects="yes" if resident else "no")
+    _once_committed(session, counted.inc)
     _log.warning(
         "engine_died",
         agent_id=agent_id,
@@ -120,29 +122,12 @@ async def _accept(
     return None
 
 
-async def _unfinished(session: AsyncSession, death: ReportedDeath) -> list[Line]:
-    """The resident lines whose results are not committed: others cannot be suspects any more."""
-    chunks = {
-        row.id: row
-        for row in await session.execute(
-            select(Chunk.id, Chunk.batch_id, Chunk.attempt, Batch.total_lines, ChunkResult.ranges)
-            .join(Batch, Batch.id == Chunk.batch_id)
-            .outerjoin(ChunkResult, ChunkResult.chunk_id == Chunk.id)
-            .where(Chunk.id.in_({chunk for chunk, _, _ in death.resident}))
-        )
-    }
-    found: list[Line] = []
-    for chunk_id, attempt, line in death.resident:
-        row = chunks.get(chunk_id)
-        if row is None or attempt > row.attempt or line > row.total_lines:
-            continue
-        if any(first <= line <= last for first, last in row.ranges or ()):
-            continue
-        found.append((row.batch_id, line))
-    return found
+def _once_committed(session: AsyncSession, count: Callable[[], None]) -> None:
+    """Counts what a transaction did only if it did it: the agent tells of it until then."""
+    event.listen(session.sync_session, "after_commit", lambda _session: count(), once=True)
 
 
-async def _judge(session: AsyncSession, resident: Sequence[Line]) -> Verdict:
+async def _judge(session: AsyncSession, resident: Sequence[Line], *, named: int) -> Verdict:
     batches = {batch for batch, _ in resident}
     counts: dict[str, int] = {}
     known: dict[Line, Suspicion] = {}
@@ -156,7 +141,7 @@ async def _judge(session: AsyncSession, resident: Sequence[Line]) -> Verdict:
             )
             for row in rows.scalars()
         }
-    return after_death(resident, known=known, batch_deaths=counts)
+    return after_death(resident, known=known, batch_deaths=counts, named=named)
 
 
 def _state(value: str) -> Any:  # noqa: ANN401 - one of poison.State, as the column holds it
@@ -176,7 +161,7 @@ async def _write(session: AsyncSession, verdict: Verdict) -> None:
             "updated_at": db_now(),
         }
         if item.state == "failed":
-            metrics.POISONED_LINES.inc()
+            _once_committed(session, metrics.POISONED_LINES.inc)
             _log.warning("line_failed_as_poison", batch_id=batch, line=line, deaths=item.deaths)
         await session.execute(
             insert(Suspect)

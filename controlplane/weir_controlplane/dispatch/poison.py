@@ -48,22 +48,25 @@ def after_death(
     *,
     known: Mapping[Line, Suspicion],
     batch_deaths: Mapping[str, int],
+    named: int | None = None,
 ) -> Verdict:
     """What a death with these resident lines changes.
 
     ``known`` holds every line known of the batches concerned, ``batch_deaths`` their counts. A
     death counts against a batch when all resident lines are of it: of a mixed death nobody can
     say which batch it was, and from then on its suspects run alone. Deaths of which every
-    suspect has answered since are not its doing: the count starts anew.
+    suspect has answered since are not its doing: the count starts anew. ``named``: how many lines
+    there were in the engine, where others than these have answered since.
     """
     if not resident:
         return Verdict(pause=True)
+    alone = max(named or 0, len(set(resident))) == 1
     lines: dict[Line, Suspicion] = {}
     for line in dict.fromkeys(resident):
         before = known.get(line, Suspicion())
         if before.state == "failed":
             continue
-        solo = before.solo_deaths + (len(set(resident)) == 1)
+        solo = before.solo_deaths + alone
         lines[line] = Suspicion(
             state="failed" if solo >= SOLO_DEATHS_TO_FAIL else "suspect",
             deaths=before.deaths + 1,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from pathlib import Path
 
 import structlog
@@ -71,16 +72,29 @@ def _read(path: Path) -> KeySecret | None:
 
 
 def _make(path: Path) -> KeySecret:
+    """The key in the file, a new one unless another replica was faster.
+
+    The file appears under its name with the key in it: nobody reads it half-written.
+
+    Raises:
+        AdminKeyFileError: it cannot be written.
+    """
     secret = new_secret()
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(secret.text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-    except FileExistsError:  # another replica was faster
-        return _read(path) or _make(path)
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(secret.text + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(unfinished, path)
+        finally:
+            unfinished.unlink()
     except OSError as error:
+        made = _read(path) if isinstance(error, FileExistsError) else None
+        if made is not None:
+            return made
         raise AdminKeyFileError(f"admin_key_file: {path} cannot be written: {error}") from error
     return secret

@@ -6,6 +6,7 @@ Decides; what becomes of the chunks is the work's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from math import inf
 
 from weir_agent.chunks.held import HeldChunk
 
@@ -21,6 +22,8 @@ class Slots:
         self._had_some_s = self._had_result_s = clock()
         self.now = 0
         self._idle = False
+        self._stuck_until_s = -inf
+        self._stuck_slots = 0
 
     def set(self, slots: int, *, idle: bool = False) -> bool:
         """So many from now on; said again every second. True when that is news.
@@ -33,6 +36,11 @@ class Slots:
             self._had_some_s = self._clock()
         changed, self.now = slots != self.now, slots
         return changed
+
+    @property
+    def were_stuck(self) -> bool:
+        """Whether what was here lately was given up: the same would be given here again at once."""
+        return self.now <= self._stuck_slots and self._clock() < self._stuck_until_s
 
     def had_result(self, now_s: float) -> None:
         """A line has ended."""
@@ -48,4 +56,7 @@ class Slots:
         if (self.now and not self._idle) or now_s - self._had_some_s < NO_SLOTS_S:
             return []
         stuck = now_s - max(self._had_some_s, self._had_result_s) >= STUCK_S
-        return [chunk for chunk in chunks if chunk.closing is None and (stuck or not chunk.running)]
+        found = [c for c in chunks if c.closing is None and (stuck or not c.running)]
+        if stuck and found:
+            self._stuck_until_s, self._stuck_slots = now_s + STUCK_S, self.now
+        return found

@@ -91,7 +91,7 @@ class ChunkWork:
         none (its policy comes all the same).
         """
         bytes_left = self.disk.bytes_left(idle=self._settled and not self.chunks)
-        if not (self.able and self.slots > 0 and bytes_left):
+        if not (self.able and self.slots > 0 and bytes_left) or self._slots.were_stuck:
             return wire.Room(lines=0, tokens=0, result_bytes=0)
         most = self._limits.max_held_lines
         if self.chunks:

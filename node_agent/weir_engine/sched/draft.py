@@ -172,9 +172,7 @@ class StepDraft:
         """A request joins with this hit and so many tokens behind it."""
         offline = not request.is_online
         blocks = self.blocks_behind(hit.tokens, tokens) + self.hit_blocks(request, hit)
-        kept = self._kept_by_online(request, hit)
-        self.adopted_of_online += kept
-        self.adopted_blocks += -(-hit.tokens // self.block_size_tokens) - kept
+        self.adopts(request, hit)
         self.take_blocks(blocks, offline=offline)
         self.seqs_left -= 1
         self.offline_seqs += offline
@@ -187,6 +185,12 @@ class StepDraft:
             reason=reason,
         )
         self.add_prefill(work, hit.tokens)
+
+    def adopts(self, request: Request, hit: PrefixHit, sign: int = 1) -> None:
+        """A request joins with the blocks of this hit, or (-1) does not after all."""
+        kept = self._kept_by_online(request, hit)
+        self.adopted_of_online += sign * kept
+        self.adopted_blocks += sign * (-(-hit.tokens // self.block_size_tokens) - kept)
 
     def take_blocks(self, blocks: int, *, offline: bool) -> None:
         """Allocate from what is left."""

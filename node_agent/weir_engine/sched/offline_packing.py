@@ -7,6 +7,7 @@ from typing import Final
 
 from weir_engine.config import Policy
 from weir_engine.ids import RequestId
+from weir_engine.kv.view import PrefixHit
 from weir_engine.latency.models import LatencyModel
 from weir_engine.latency.swap import SwapModel
 from weir_engine.request import Request
@@ -152,6 +153,7 @@ class OfflinePacking:
                 continue
             if draft.sure_hit(state.kv, request, hit) is not hit:
                 continue  # this step would evict what it counts on
+            hit = _hit_within(draft, policy, request, hit)
             tokens = min(request.known_tokens - hit.tokens, state.shape.max_batched_tokens)
             # Nothing is admitted that could not be computed whole.
             whole = draft.blocks_behind(hit.tokens, request.known_tokens - hit.tokens)
@@ -227,3 +229,17 @@ class OfflinePacking:
         shape = step.shape_with(share, without_last_online=without_last_online)
         execution_s = self._model.high(self._model.predict(shape), _GUARD)
         return self._swap.iteration_s(execution_s, step.slots + share.slots)
+
+
+def _hit_within(draft: StepDraft, policy: Policy, request: Request, hit: PrefixHit) -> PrefixHit:
+    """The hit without a block to copy where the threshold has no room for that and its copy.
+
+    Nothing else would ever make room: the request, and all behind it, would wait for ever.
+    """
+    copied = hit.tokens % draft.block_size_tokens
+    blocks = draft.blocks_behind(hit.tokens, request.known_tokens - hit.tokens)
+    if not copied or blocks + draft.hit_blocks(request, hit) <= policy.offline_kv_blocks:
+        return hit
+    whole = hit.tokens // draft.block_size_tokens
+    tokens = whole * draft.block_size_tokens
+    return PrefixHit(tokens=tokens, free_blocks=min(hit.free_blocks, whole))

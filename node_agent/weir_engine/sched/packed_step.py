@@ -132,5 +132,5 @@ class PackedStep:
         draft.take_blocks(sign * share.blocks, offline=offline)
         if share.hit is not None:
             draft.seqs_left -= sign
-            draft.adopted_blocks += sign * -(-share.hit.tokens // draft.block_size_tokens)
+            draft.adopts(share.request, share.hit, sign)
             draft.offline_seqs += sign if offline else 0

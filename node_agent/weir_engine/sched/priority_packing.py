@@ -176,7 +176,8 @@ class PriorityPacking(StepListener):
             adopted_blocks=draft.adopted_blocks,
         )
         if share.hit is not None:  # those who give way may hold blocks of the hit
-            lacking += -(-share.hit.tokens // draft.block_size_tokens)
+            lacking += draft.blocks_to_adopt(share.request, share.hit)
+            lacking -= draft.hit_blocks(share.request, share.hit)
         victims = offline.victims(Lack(lacking, slots))
         if victims is None and share.hit is not None:
             return False

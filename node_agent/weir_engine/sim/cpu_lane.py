@@ -50,8 +50,8 @@ class AttentionLane:
 
     A job is one layer of one request: its KV of that layer is read once from DRAM, at the
     profile's bandwidth; query and result cross PCIe, and the network for a remote host. The local
-    host fills first, then the remote ones evenly. KV moves over PCIe beside the steps, and once
-    over the network, before the first job.
+    host fills first, then the remote ones evenly. KV moves over PCIe beside the steps, for a remote
+    host over the network too: once before the first job, and once on the way back.
 
     Raises:
         ConfigError: the profile knows no layers.
@@ -123,20 +123,17 @@ class AttentionLane:
         host = self._hosts[at]
         host.room_tokens -= context_tokens
         host.guests += 1
-        there_s = self._over_pcie(context_tokens, now_s)
-        if at:
-            start_s = max(there_s, host.link_free_s)
-            size = context_tokens * self._profile.model.kv_bytes_per_token
-            there_s = host.link_free_s = start_s + size / self._hosts_given.network_bytes_s
+        there_s = self._over_network(at, context_tokens, self._over_pcie(context_tokens, now_s))
         self._guests[request_id] = _Guest(host=at, context_tokens=context_tokens)
         self._between[request_id] = None
         self._enqueue(request_id, there_s)
 
     def recall(self, request_id: RequestId, now_s: float) -> None:
-        """A request's KV starts to go back to the GPU."""
-        context_tokens = self._guests[request_id].context_tokens
+        """A request's KV starts to go back to the GPU, the way that it came."""
+        guest = self._guests[request_id]
         self.drop(request_id)
-        self._landing[request_id] = self._over_pcie(context_tokens, now_s)
+        here_s = self._over_network(guest.host, guest.context_tokens, now_s)
+        self._landing[request_id] = self._over_pcie(guest.context_tokens, here_s)
 
     def drop(self, request_id: RequestId) -> None:
         """A request is here no more: it ended, or was preempted while landing."""
@@ -236,6 +233,15 @@ class AttentionLane:
         start_s = max(now_s, self._pcie_free_s)
         self._pcie_free_s = start_s + self._profile.swap_s(tokens)
         return self._pcie_free_s
+
+    def _over_network(self, at: int, tokens: int, now_s: float) -> float:
+        """When KV is across a host's link, which moves one request at a time; local: at once."""
+        if not at:
+            return now_s
+        host = self._hosts[at]
+        size = tokens * self._profile.model.kv_bytes_per_token
+        host.link_free_s = max(now_s, host.link_free_s) + size / self._hosts_given.network_bytes_s
+        return host.link_free_s
 
     def _enqueue(self, request_id: RequestId, at_s: float) -> None:
         guest = self._guests[request_id]

@@ -429,3 +429,28 @@ class TestQueuePolling:
     def test_both_objectives_are_needed(self) -> None:
         with pytest.raises(ConfigError, match="lack ttft or tpot"):
             RemainingTime(slos()[:1], step_tokens=64)
+
+
+def test_an_online_prompt_does_not_ask_for_its_hit_twice() -> None:
+    """Offline held less than that, so nobody gave way: both stood still for ever."""
+    engine = MiniEngine(
+        blocks=40, max_batched_tokens=256, max_seqs=5, preset="bros-paged", slos=slos()
+    )
+    engine.add(request("first", online=True, prompt=73, output=2, prefix="sys", shared_blocks=18))
+    engine.run()
+    off = engine.add(request("off", online=False, prompt=48, output=40, at=engine.now_s))
+    while off.computed_tokens < 13 * BLOCK:  # its next token needs a block
+        engine.step()
+    engine.add(
+        request(
+            "second",
+            online=True,
+            prompt=111,
+            output=2,
+            at=engine.now_s,
+            prefix="sys",
+            shared_blocks=18,
+        )
+    )
+    engine.run()
+    assert engine.ended == {"first": 1, "off": 1, "second": 1}

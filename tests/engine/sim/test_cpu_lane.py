@@ -97,6 +97,38 @@ def test_a_slow_network_delays_the_move_to_a_remote_host() -> None:
     assert slower_s == pytest.approx(size / 1.25e9 - size / 12.5e9, rel=0.01)
 
 
+def test_a_slow_network_delays_the_way_back_from_a_remote_host() -> None:
+    size = 1000 * PROFILE.model.kv_bytes_per_token
+
+    def landing_s(network_bytes_s: float) -> float:
+        made = lane(remote=1, memory_bytes=size, network_bytes_s=network_bytes_s)
+        made.take(A, 1000, now_s=0.0)
+        made.take(B, 1000, now_s=0.0)
+        made.poll(10.0)
+        made.recall(B, 10.0)
+        assert made.next_s is not None
+        return made.next_s - 10.0
+
+    for network_bytes_s in (12.5e9, 1.25e9):
+        crossed_s = size / network_bytes_s + PROFILE.swap_s(1000)
+        assert landing_s(network_bytes_s) == pytest.approx(crossed_s)
+
+
+def test_requests_on_their_way_back_share_the_link_of_their_host() -> None:
+    size = 1000 * PROFILE.model.kv_bytes_per_token
+    made = lane(remote=1, memory_bytes=size, network_bytes_s=1.25e9)
+    c = RequestId("c")
+    made.take(A, 1000, now_s=0.0)
+    made.take(B, 500, now_s=0.0)
+    made.take(c, 500, now_s=0.0)
+    made.poll(10.0)
+    made.recall(B, 10.0)
+    made.recall(c, 10.0)
+    made.poll(10.0 + 0.5 * size / 1.25e9 + PROFILE.swap_s(500) + 1e-9)
+    assert list(made.landing) == [c]
+    assert made.next_s == pytest.approx(10.0 + size / 1.25e9 + PROFILE.swap_s(500))
+
+
 def test_a_recalled_request_lands_after_its_kv_has_crossed_pcie() -> None:
     one = lane()
     one.take(A, 4000, now_s=0.0)
