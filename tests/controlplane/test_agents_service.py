@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -14,10 +16,13 @@ from tests.controlplane.agent_sim import telemetry
 from tests.controlplane.bench import Process, chunks_of, put_batch
 from tests.controlplane.jobs import Lab, lab
 from tests.controlplane.support import eventually, make_settings, running
+from weir_controlplane.agents import announced
 from weir_controlplane.agents import service as agents_service
+from weir_controlplane.agents.announced import AnnouncedModels
 from weir_controlplane.agents.pace import Pace
 from weir_controlplane.agents.registry import Registry
-from weir_controlplane.agents.schemas import Telemetry
+from weir_controlplane.agents.schemas import ServedModel as Announced
+from weir_controlplane.agents.schemas import SyncRequest, Telemetry
 from weir_controlplane.dispatch.errors import StaleIncarnationError
 from weir_controlplane.dispatch.incarnations import forget_agents
 from weir_controlplane.dispatch.settle import settle
@@ -150,6 +155,114 @@ async def test_a_model_that_an_agent_says_later_can_be_named_too(desk: Lab) -> N
         rows = await session.execute(select(ServedModel.name, ServedModel.revision))
     assert sorted(tuple(row) for row in rows) == [("another", "1"), ("another", "2")]
     await desk.submit(2, model="another")
+
+
+def says(*names: str, service: str = "svc") -> SyncRequest:
+    return SyncRequest(
+        boot_id="boot",
+        sequence=1,
+        service=service,
+        models=[Announced(name=name) for name in names],
+        state="serving",
+    )
+
+
+def fresh(number: int) -> list[str]:
+    """64 names that no other number has."""
+    return [f"model-{number}-{place}" for place in range(64)]
+
+
+async def served(database: Database) -> list[str]:
+    async with database.read() as session:
+        rows = await session.execute(select(ServedModel.name).where(ServedModel.service == "svc"))
+        return list(rows.scalars())
+
+
+async def test_a_pod_that_says_other_models_each_time_fills_nothing(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was taken over must not fill the database, nor this process."""
+    noted = AnnouncedModels()
+    await noted.note(database, says("theirs", service="other"))
+    for number in range(20):
+        await noted.note(database, says(*fresh(number)))
+    names = await served(database)
+    assert len(names) <= 256
+    assert set(names) >= {name for number in (17, 18, 19) for name in fresh(number)}
+    assert len(noted._told["svc"]) <= 8
+    async with database.read() as session:
+        others = select(ServedModel.name).where(ServedModel.service == "other")
+        assert (await session.execute(others)).scalars().all() == ["theirs"]
+    monkeypatch.setattr(announced, "MAX_SERVICES", 3)
+    for number in range(5):
+        await noted.note(database, says("tiny", service=f"svc-{number}"))
+    assert list(noted._told) == ["svc-2", "svc-3", "svc-4"]
+
+
+async def test_models_that_are_served_are_never_the_oldest(database: Database) -> None:
+    now_s = 0.0
+    noted = AnnouncedModels(clock_s=lambda: now_s)
+    await noted.note(database, says("live"))
+    for number in range(3):
+        await noted.note(database, says(*fresh(number)))
+    now_s += 3601
+    await noted.note(database, says("live"))
+    for number in range(3, 5):
+        await noted.note(database, says(*fresh(number)))
+    names = await served(database)
+    assert "live" in names
+    assert len(names) == 256
+
+
+async def test_a_model_that_was_crowded_out_is_back_at_the_next_sync(database: Database) -> None:
+    noted = AnnouncedModels()
+    await noted.note(database, says("live"))
+    for number in range(4):
+        await noted.note(database, says(*fresh(number)))
+    assert "live" not in await served(database)
+    await noted.note(database, says("live"))
+    assert "live" in await served(database)
+
+
+async def test_two_revisions_beside_each_other_are_not_written_at_every_sync(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Idle agents are answered from memory, in a rollout too."""
+    noted = AnnouncedModels()
+    await noted.note(database, says("old"))
+    await noted.note(database, says("new"))
+    monkeypatch.setattr(database, "transaction", None)
+    for name in ("old", "new", "old", "new"):
+        await noted.note(database, says(name))
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+async def test_rule_11_without_its_database_what_is_known_is_not_written_again(
+    database: Database, monkeypatch: pytest.MonkeyPatch, *, hangs: bool
+) -> None:
+    """§8.11: nothing online waits for it."""
+    now_s, asked = 0.0, 0
+
+    @asynccontextmanager
+    async def away() -> AsyncIterator[None]:
+        nonlocal asked
+        asked += 1
+        if not hangs:
+            raise ConnectionRefusedError
+        await asyncio.Event().wait()
+        yield
+
+    noted = AnnouncedModels(clock_s=lambda: now_s)
+    await noted.note(database, says("live"))
+    monkeypatch.setattr(database, "transaction", away)
+    monkeypatch.setattr(announced, "_REFRESH_WAIT_S", 0.01)
+    now_s += 3601
+    for _ in range(3):
+        await noted.note(database, says("live"))
+    assert asked == 1
+    with pytest.raises(ConnectionRefusedError if not hangs else TimeoutError):
+        async with asyncio.timeout(0.1):
+            await noted.note(database, says("unheard of"))
 
 
 async def test_rule_11_an_overloaded_replica_says_when_to_come_back(

@@ -15,6 +15,7 @@ from hypothesis import given
 from weir_controlplane.batches.line_reader import LineSource, LineTooLongError, RawLine, read_lines
 from weir_controlplane.batches.validation import Findings, Rules, check_depth, validate
 from weir_controlplane.files.storage import Storage
+from weir_controlplane.store.line_index import IndexedLine, pack_lines
 
 RULES = Rules(
     endpoint="/v1/chat/completions",
@@ -163,6 +164,79 @@ def test_estimates_count_the_prompt_and_the_output_bound() -> None:
     assert found.lines[0].prompt_tokens == pytest.approx(1000, abs=2)
     assert found.lines[0].output_tokens == 50
     assert found.tokens == found.lines[0].prompt_tokens + 50
+
+
+@pytest.mark.parametrize(
+    ("more", "times"),
+    [
+        ({}, 1),
+        ({"n": 8}, 8),
+        ({"n": 8.0}, 8),
+        ({"best_of": 8}, 8),
+        ({"n": 2, "best_of": 8}, 8),
+        ({"prompt": ["a"] * 8}, 8),
+        ({"prompt": [[1, 2]] * 8}, 8),
+        ({"prompt": ["a"] * 4, "n": 2}, 8),
+        ({"prompt": [1, 2, 3]}, 1),
+        ({"prompt": []}, 1),
+        ({"max_tokens": 400.0}, 8),
+    ],
+)
+def test_the_output_of_all_choices_and_prompts_counts(more: dict[str, Any], times: int) -> None:
+    """A tenant has its quota and its share by these estimates."""
+    body = {"model": "tiny", "prompt": "a", "max_tokens": 50, **more}
+    (line,) = check(value("a", body=body)).lines
+    assert line.output_tokens == times * 50
+
+
+@pytest.mark.parametrize("name", ["n", "best_of", "max_tokens"])
+@pytest.mark.parametrize(
+    "wrong", ["9" * 400, "1e999", "-1e999", "1e18", "-8", "0", "0.5", "true", '"8"', "null", "[8]"]
+)
+def test_no_number_makes_an_estimate_that_cannot_be_kept(name: str, wrong: str) -> None:
+    body = {"model": "tiny", "prompt": ["a"] * 1000, name: "WRONG"}
+    content = json.dumps(value("a", body=body)).replace('"WRONG"', wrong).encode()
+    (line,) = check(content).lines
+    assert 256 * 128 <= line.output_tokens <= 1 << 27
+    tokens = line.prompt_tokens + line.output_tokens
+    place = IndexedLine(line=1, offset_bytes=0, length_bytes=len(content), tokens=tokens)
+    assert pack_lines([place])
+
+
+def assistant(**more: object) -> dict[str, Any]:
+    return {"messages": [{"role": "assistant", "content": "x" * 600, **more}]}
+
+
+LONG = "y" * 400_000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        assistant(tool_calls=[{"id": "c", "function": {"name": "f", "arguments": LONG}}]),
+        assistant(reasoning_content=LONG),
+        assistant(**{LONG: 1}),
+        {**assistant(), "documents": [{"title": "t", "text": LONG}]},
+        {**assistant(), "chat_template_kwargs": {"documents": [LONG]}},
+        assistant(content=[{"type": "refusal", "text": "x" * 600, "refusal": LONG}]),
+    ],
+    ids=["tool_calls", "reasoning", "name", "documents", "kwargs", "part"],
+)
+def test_all_that_a_chat_template_may_render_is_counted(body: dict[str, Any]) -> None:
+    """It counts for the quota; what lines are put in order by is the text alone."""
+    (plain,) = check(value("a", body={"model": "tiny", **assistant()})).lines
+    (long,) = check(value("a", body={"model": "tiny", **body})).lines
+    assert plain.prompt_tokens < 200
+    assert 100_000 <= long.prompt_tokens < 101_000
+    assert long.key == plain.key != b""
+
+
+def test_what_is_counted_beside_the_text_is_counted_once() -> None:
+    parts = [{"type": "image_url", "image_url": {"url": LONG}}]
+    tools = [{"type": "function", "function": {"name": "f", "description": LONG}}]
+    body = {"model": "tiny", **assistant(content=parts, name=None), "tools": tools}
+    (line,) = check(value("a", body=body)).lines
+    assert 200_000 <= line.prompt_tokens < 201_000
 
 
 @pytest.mark.parametrize(

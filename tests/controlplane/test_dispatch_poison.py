@@ -274,7 +274,9 @@ async def test_rule_5_an_agent_is_believed_of_its_own_lines_alone(desk: Lab) -> 
         await evil.finish(held)
     await good.ready()
     batch = await desk.works_until(good, batch_id, "completed")
-    assert (batch.request_counts.completed, batch.request_counts.failed) == (40, 0)
+    counts = batch.request_counts
+    assert counts is not None
+    assert (counts.completed, counts.failed) == (40, 0)
 
 
 async def test_rule_5_a_chunk_that_another_pod_holds_says_nothing_of_its_lines(desk: Lab) -> None:
@@ -286,6 +288,7 @@ async def test_rule_5_a_chunk_that_another_pod_holds_says_nothing_of_its_lines(d
         other.dies(f"d-{number}", [(lease, 3)])
         await other.sync()
     batch = await desk.works_until(holder, batch_id, "completed")
+    assert batch.request_counts is not None
     assert batch.request_counts.failed == 0
     async with desk.plane.services.database.read() as session:
         assert (await session.execute(select(Suspect.line))).all() == []

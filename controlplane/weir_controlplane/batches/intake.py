@@ -75,13 +75,12 @@ async def _models(services: Services, session: AsyncSession, batch: Batch) -> fr
     if batch.model is not None:  # a BatchJob says so beforehand
         return frozenset({batch.model})
     bindings = await read_bindings(session, services.settings.default_tenant)
-    rows = await session.execute(select(ServedModel.name, ServedModel.service).distinct())
-    served = {
-        name
-        for name, service in rows
-        if batch.service in {None, service} and bindings.may_use(batch.tenant_id, service)
-    }
-    return frozenset(served) | frozenset(services.settings.models)
+    served = select(ServedModel.name, ServedModel.service).distinct()
+    if batch.service is not None:
+        served = served.where(ServedModel.service == batch.service)
+    rows = await session.execute(served)
+    names = {name for name, service in rows if bindings.may_use(batch.tenant_id, service)}
+    return frozenset(names) | frozenset(services.settings.models)
 
 
 def _check(services: Services, file: File, rules: Rules, wanted: Callable[[], bool]) -> _Checked:

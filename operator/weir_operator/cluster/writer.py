@@ -102,6 +102,12 @@ class Writer:
             log.info("child.applied", kind=kind.kind, namespace=namespace, name=name)
         return changed
 
+    def has_child(self, owner: Manifest, kind: Kind) -> bool:
+        """Whether the child of that kind is known to be there and to be the owner's."""
+        metadata = owner["metadata"]
+        live = self._store.get(kind, str(metadata["namespace"]), str(metadata["name"]))
+        return live is not None and is_ours(live, owner)
+
     async def _apply(self, kind: Kind, desired: Manifest, *, edited: bool) -> dict[str, Any]:
         """Applies; ``edited``: that very wish was taken before, and somebody changed the object.
 

@@ -12,7 +12,7 @@ from weir_operator.planning.children import build_children
 from weir_operator.planning.children.agent_settings import not_carried
 from weir_operator.planning.conditions import Finding, events, written
 from weir_operator.planning.context import ServiceContext, context_of
-from weir_operator.planning.kinds import CHILD_KINDS, DEPLOYMENT, SCALED_OBJECT
+from weir_operator.planning.kinds import CHILD_KINDS, DEPLOYMENT, SCALED_OBJECT, SERVICE_ACCOUNT
 from weir_operator.planning.llmservice_reasons import LlmServiceReasons as Reasons
 from weir_operator.planning.observed import ObservedLLMService
 from weir_operator.planning.pausing import PAUSED_ANNOTATION, is_paused
@@ -54,9 +54,7 @@ def plan_llmservice(observed: ObservedLLMService) -> Plan:
     paused = is_paused(observed.service)
     status = _status(context, observed, findings)
     return Plan(
-        children=()
-        if paused
-        else tuple(child for child in desired if _place(child) not in foreign),
+        children=() if paused else _to_apply(desired, foreign),
         removals=() if paused else removals,
         status=None if status == observed.service.get("status") else status,
         events=events(findings, live=observed.service),
@@ -219,6 +217,21 @@ def _foreign(
         for child in desired
         if (live := observed.children.get(_place(child))) is not None
         and not is_ours(live, observed.service)
+    )
+
+
+def _to_apply(
+    desired: tuple[Manifest, ...], foreign: frozenset[tuple[str, str]]
+) -> tuple[Manifest, ...]:
+    """The children but for those whose names are taken.
+
+    Nor the Deployment where the account is: its pods, which run what the user likes, would have
+    the token and the rights of somebody else's account.
+    """
+    kinds_taken = {kind for kind, _ in foreign}
+    withheld = {DEPLOYMENT.kind} if SERVICE_ACCOUNT.kind in kinds_taken else set()
+    return tuple(
+        child for child in desired if _place(child) not in foreign and child["kind"] not in withheld
     )
 
 

@@ -1,5 +1,6 @@
 """Applies and deletes an object's children; one that is refused, or fails, stops no other.
 
+But for the Deployment, which waits for a ServiceAccount of its own.
 What the API server says of it is kept in the reports, from where the next plan tells it.
 """
 
@@ -21,6 +22,7 @@ from weir_operator.cluster.errors import (
 from weir_operator.cluster.ownership import digest
 from weir_operator.cluster.writer import Writer
 from weir_operator.control_plane.reports import ASK_AGAIN_S, UNANSWERED_S, Place, ReportBook
+from weir_operator.planning.kinds import DEPLOYMENT, SERVICE_ACCOUNT
 from weir_operator.planning.observed import Refusal
 from weir_operator.planning.types import ChildRef, Manifest, ObjectKey, Plan
 from weir_operator.reconcile.observe import child_place
@@ -79,7 +81,7 @@ class Children:
         self._reports = reports
 
     async def bring(self, key: ObjectKey, owner: Manifest, plan: Plan) -> Round:
-        """Deletes children that are to go, then applies every other.
+        """Deletes children that are to go, then applies every other that may be.
 
         Raises:
             NamespaceTerminatingError: nothing can be made there any more.
@@ -89,6 +91,8 @@ class Children:
         waits_s: list[float] = []
         failed: ClusterError | None = None
         for step in self._steps(owner, plan):
+            if self._lacks_account(owner, step):
+                continue  # what came of the account says why, and when to try again
             place = (*child_place(key), step.kind, step.name)
             held_s = self._reports.held_s(place, wish=step.wish)
             if held_s > 0:
@@ -111,6 +115,16 @@ class Children:
         if news or changed:
             waits_s.append(0.0)  # our own writes enqueue nothing: look at their result
         return Round(news=news, changed=changed, next_s=min(waits_s, default=None))
+
+    def _lacks_account(self, owner: Manifest, step: _Step) -> bool:
+        """Whether a step would have pods run without an account that is known to be the owner's.
+
+        One of somebody else may have that name and no label of ours, so that no plan knows of it.
+        Pods would run with its rights: while it is refused, while that refusal is held, and where
+        nobody could say whose it is. Asked as the step's turn comes, which is after the account's.
+        """
+        makes_pods = step.child is not None and step.kind == DEPLOYMENT.kind
+        return makes_pods and not self._writer.has_child(owner, SERVICE_ACCOUNT)
 
     async def _act(self, place: Place, step: _Step) -> bool:
         """Takes a step; whether it changed a child.

@@ -105,6 +105,24 @@ def test_a_name_that_is_taken_is_left_alone() -> None:
     assert plan.requeue_after_s is not None
 
 
+def test_no_pod_is_planned_to_run_under_an_account_of_somebody_else() -> None:
+    """Whoever may make LLMServices alone had the token of any account of the namespace."""
+    theirs = {"weir.dev/llmservice": "chat", "app.kubernetes.io/managed-by": "Helm"}
+    account = {"kind": "ServiceAccount", "metadata": {"name": "chat", "uid": "x", "labels": theirs}}
+    observed = with_deployment(observe_service(), deployment_status(2))
+    for others in ({}, dict(observed.children)):  # nothing made yet; all made before
+        children = {**others, ("ServiceAccount", "chat"): account}
+        plan = plan_llmservice(replace(observed, children=children))
+        assert condition(plan.status, "Configured") == ("False", "NameTaken")
+        assert "ServiceAccount chat" in message(plan.status, "Configured")
+        kinds = {child["kind"] for child in plan.children}
+        assert "Deployment" not in kinds
+        assert "ServiceAccount" not in kinds
+        assert {"Service", "PodDisruptionBudget", "NetworkPolicy"} <= kinds
+        assert plan.removals == ()
+        assert plan.requeue_after_s is not None
+
+
 def test_keda_that_is_not_installed_is_said() -> None:
     autoscaling = {"type": "KEDA", "maxReplicas": 2, "triggers": [{"type": "cron"}]}
     service = llmservice(autoscaling=autoscaling)

@@ -35,6 +35,7 @@ from weir_operator.planning.kinds import (
     HPA,
     LLM_SERVICE,
     SCALED_OBJECT,
+    SERVICE_ACCOUNT,
     Kind,
 )
 from weir_operator.planning.observed import BatchReport, PodReport, ServiceReport
@@ -49,6 +50,8 @@ from weir_operator.workqueue import RetryError
 
 KEY = ObjectKey(kind="LLMService", namespace="team", name="chat")
 JOB = ObjectKey(kind="BatchJob", namespace="team", name="night")
+ACCOUNT, PODS = ("ServiceAccount", "chat"), ("Deployment", "chat")
+FOREIGN_ACCOUNT = {"kind": "ServiceAccount", "metadata": {"name": "chat", "uid": "theirs"}}
 THEIRS = "Theirs"
 SCALED = {"type": "HPA", "maxReplicas": 4, "metrics": [{"type": "Resource"}]}
 ROUNDS = 20
@@ -64,13 +67,20 @@ class Cluster:
         self.events: list[Manifest] = []
         self.keeps: ClusterError | None = None  # said instead of a deletion
         self.mutes: ClusterError | None = None  # said instead of taking a status
+        self.hides: ClusterError | None = None  # said instead of whether there is an account
+        self.denies: ClusterError | None = None  # said instead of taking an account
+        self.unlabelled: dict[tuple[str, str], dict[str, Any]] = {}  # which no watch tells of
         self.keda = False  # whether its webhook is there
         self.strips = False  # whether a policy takes labels that it does not know off Deployments
         self.fights = False  # whether somebody changes each Deployment back at once
         self._versions = itertools.count(1)
 
     async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any]:
-        """Nothing is there that was not told."""
+        """Nothing is there that was not told, but for what has no label."""
+        if self.hides is not None and kind == SERVICE_ACCOUNT:
+            raise self.hides
+        if (kind.kind, name) in self.unlabelled:
+            return self.unlabelled[kind.kind, name]
         raise NotFoundError(f"{kind.kind} {namespace}/{name}")
 
     async def apply(
@@ -78,6 +88,8 @@ class Cluster:
     ) -> dict[str, Any]:
         """The object as it is then; one that is so already keeps its version."""
         place = (kind.kind, str(manifest["metadata"]["name"]))
+        if self.denies is not None and kind == SERVICE_ACCOUNT:
+            raise self.denies
         if self.keda and kind == SCALED_OBJECT and (HPA.kind, place[1]) in self.objects:
             raise ForbiddenError(f"the workload is already managed by the hpa {place[1]}")
         if status:
@@ -205,6 +217,10 @@ class World:
                 return
         raise AssertionError(f"no end in {ROUNDS} rounds: {self.cluster.statuses[-3:]}")
 
+    def lose_account(self) -> None:
+        """Somebody deletes the ServiceAccount."""
+        self.cluster.store.gone(SERVICE_ACCOUNT, self.cluster.objects.pop(ACCOUNT))
+
     def registered(self) -> str | None:
         """The model that the control plane knows the service's pods by."""
         heard = self.reports.service(KEY.namespace, KEY.name)
@@ -276,6 +292,82 @@ async def test_a_policy_that_takes_a_childs_label_off_is_told_of() -> None:
     await world.settle()
     assert condition(world.status, "Configured") == ("True", "Applied")
     assert condition(world.status, "Available") == ("False", "TooFewReady")
+
+
+async def test_no_pod_is_made_to_run_under_an_account_of_somebody_else() -> None:
+    """Whoever may make LLMServices alone had the token of any account of the namespace."""
+    world = World()
+    world.cluster.unlabelled[ACCOUNT] = FOREIGN_ACCOUNT
+    world.ask(replicas=1)
+    for _ in range(2):  # the second time the account's refusal is held, and not asked for anew
+        await world.settle()
+        assert PODS not in world.cluster.objects
+    assert ACCOUNT not in world.cluster.objects
+    assert ("Service", "chat") in world.cluster.objects
+    assert condition(world.status, "Configured") == ("False", "ChildRefused")
+    told = "ServiceAccount chat exists and does not belong to this LLMService"
+    assert told in message(world.status, "Ready")
+    world.ask(replicas=2, engine={"image": "example.org/engine:2"})
+    await world.settle()
+    assert PODS not in world.cluster.objects
+
+    del world.cluster.unlabelled[ACCOUNT]
+    world.now_s += ASK_AGAIN_S
+    await world.settle()
+    assert {ACCOUNT, PODS} <= world.cluster.objects.keys()
+    assert condition(world.status, "Configured") == ("True", "Applied")
+
+
+async def test_pods_stay_as_they_are_once_their_account_is_somebody_elses() -> None:
+    world = World()
+    world.ask(replicas=1)
+    await world.settle()
+    before = world.cluster.objects[PODS]
+    world.lose_account()
+    world.cluster.unlabelled[ACCOUNT] = FOREIGN_ACCOUNT
+    world.ask(replicas=2, engine={"image": "example.org/engine:2"})
+    await world.settle()
+    assert world.cluster.objects[PODS] == before
+    assert condition(world.status, "Configured") == ("False", "ChildRefused")
+    assert "ServiceAccount chat" in message(world.status, "Ready")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnreachableError("no answer in 3 s"),
+        ForbiddenError("no account is read on a Friday", status=403),
+    ],
+    ids=["no answer", "refused"],
+)
+async def test_no_pod_is_made_before_it_is_known_whose_the_account_is(error: ClusterError) -> None:
+    world = World()
+    world.cluster.hides = error
+    world.ask(replicas=1)
+    await world.settle()
+    assert PODS not in world.cluster.objects
+    assert ("Service", "chat") in world.cluster.objects
+    assert str(error) in message(world.status, "Configured")
+
+    world.cluster.hides = None
+    world.now_s += ASK_AGAIN_S
+    await world.settle()
+    assert {ACCOUNT, PODS} <= world.cluster.objects.keys()
+
+
+async def test_an_account_of_ours_that_cannot_be_put_right_holds_no_pods_up() -> None:
+    world = World()
+    world.ask(replicas=1)
+    await world.settle()
+    edited = {**world.cluster.objects[ACCOUNT], "automountServiceAccountToken": True}
+    edited["metadata"] = {**edited["metadata"], "resourceVersion": "1000"}
+    world.cluster.objects[ACCOUNT] = edited
+    world.cluster.store.seen(SERVICE_ACCOUNT, edited)
+    world.cluster.denies = ForbiddenError("no account is changed on a Friday", status=403)
+    world.ask(replicas=2)
+    await world.settle()
+    assert "on a Friday" in message(world.status, "Configured")
+    assert world.cluster.objects[PODS]["spec"]["replicas"] == 2
 
 
 @pytest.mark.parametrize(
