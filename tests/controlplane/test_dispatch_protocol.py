@@ -11,7 +11,7 @@ from prometheus_client import REGISTRY
 from sqlalchemy import update
 from sqlalchemy.exc import OperationalError
 
-from tests.controlplane.agent_sim import result_line, telemetry
+from tests.controlplane.agent_sim import Json, SimAgent, result_line, telemetry
 from tests.controlplane.jobs import Lab, input_line, input_lines
 from tests.controlplane.support import eventually
 from weir_controlplane.dispatch import commits
@@ -105,14 +105,20 @@ async def test_rule_2_a_late_commit_of_an_earlier_attempt_is_told_stale(desk: La
     await desk.assert_whole(await desk.until(batch_id, "completed"), 8)
 
 
-async def test_rule_2_the_same_upload_and_commit_again_change_nothing(desk: Lab) -> None:
-    """§8.2: one conditional update, repeatable."""
-    batch_id = await desk.submit(8, documents=1)
+async def computed(desk: Lab) -> tuple[SimAgent, Json, list[Json]]:
+    """An agent, its only lease, and the results of that."""
     agent = desk.agent()
     await agent.ready()
     await desk.syncs_until(agent, lambda: bool(agent.held))
     (lease,) = agent.held.values()
-    results = [result_line(x["line"], x["custom_id"]) for x in await agent.lines(lease)]
+    lines = await agent.lines(lease)
+    return agent, lease, [result_line(item["line"], item["custom_id"]) for item in lines]
+
+
+async def test_rule_2_the_same_upload_and_commit_again_change_nothing(desk: Lab) -> None:
+    """§8.2: one conditional update, repeatable."""
+    batch_id = await desk.submit(8, documents=1)
+    agent, lease, results = await computed(desk)
     upload = await agent.upload(lease, results)
     assert await agent.upload(lease, results) == upload
     for _ in range(2):
@@ -130,11 +136,7 @@ async def test_a_commit_whose_transaction_fails_is_counted_when_it_is_repeated(
     desk: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await desk.submit(8, documents=1)
-    agent = desk.agent()
-    await agent.ready()
-    await desk.syncs_until(agent, lambda: bool(agent.held))
-    (lease,) = agent.held.values()
-    results = [result_line(x["line"], x["custom_id"]) for x in await agent.lines(lease)]
+    agent, lease, results = await computed(desk)
     upload = await agent.upload(lease, results)
     counted = partial(REGISTRY.get_sample_value, "weir_committed_lines_total")
     before = counted() or 0
