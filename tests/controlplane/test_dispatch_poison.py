@@ -349,6 +349,9 @@ async def test_rule_5_a_suspect_that_its_pod_cannot_run_goes_to_another(desk: La
             await busy.sync(telemetry=full, room=nothing)  # it found that the line does not fit
             await agent.work()
             await asyncio.sleep(0.05)
+    counts = (await desk.openai.batches.retrieve(batch_id)).request_counts
+    assert counts is not None
+    assert (counts.completed, counts.failed) == (8, 0)
 
 
 async def test_rule_5_a_batch_outlives_engines_that_die_without_its_doing(desk: Lab) -> None:
