@@ -45,6 +45,10 @@ class Held:
             self._moved_at_s = self._clock_s()
         return self._ours
 
+    def is_ours(self) -> bool:
+        """Whether it is ours yet, for who only watches."""
+        return self._ours
+
     def still_s(self) -> float:
         """How long nothing has moved."""
         return self._clock_s() - self._moved_at_s
@@ -72,8 +76,10 @@ async def kept_alive(
     held = Held(clock_s)
 
     async def keep() -> None:
-        while True:
+        while held.is_ours():  # libraries have lost a cancellation that met a result
             await asyncio.sleep(length_s / 3)
+            if not held.is_ours():
+                return
             try:
                 if give_up is not None and held.still_s() > STILL_S:
                     held.lose()  # first: what wakes up now must not go on

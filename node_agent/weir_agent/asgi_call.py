@@ -84,8 +84,10 @@ async def post(app: AsgiApp, path: str, *, body: bytes, headers: Mapping[str, st
         await asyncio.shield(call)
     except asyncio.CancelledError:
         exchange.gone.set()
-        await asyncio.wait([call], timeout=CANCEL_WITHIN_S)
-        call.cancel()
+        try:
+            await asyncio.wait([call], timeout=CANCEL_WITHIN_S)
+        finally:  # of one that is cancelled again too
+            call.cancel()
         raise
     except Exception:
         if not exchange.parts:  # some frameworks answer and raise

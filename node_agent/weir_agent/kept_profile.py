@@ -51,7 +51,7 @@ class KeptProfile:
             if profile.get("model") != model:  # another preset had it: each plans with its own
                 log.info("latency_profile.other_model", path=str(self._path))
                 return None
-            _check(models.create(model, profile))
+            check_model(models.create(model, profile))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
@@ -92,7 +92,7 @@ class KeptProfile:
             await self.save(engine)
 
 
-def _check(model: LatencyModel) -> None:
+def check_model(model: LatencyModel) -> None:
     """No engine has these: a scheduler would plan nothing by them, or fail.
 
     Raises:

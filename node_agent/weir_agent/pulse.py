@@ -80,8 +80,10 @@ class EnginePulse:
         self._demand = DemandHistory()
         self._asked: asyncio.Task[Mapping[str, Any]] | None = None
         self._report: Mapping[str, Any] = {}
-        self._reported: Mapping[str, Any] = {}
-        self._reported_s = clock()
+        self._reported: Mapping[str, Any] = {}  # what the last sync told of
+        self._report_s = self._reported_s = clock()
+        self._window_s = 0.0
+        self._sums = dict.fromkeys(_SUMS, 0)
         self._summaries: dict[str, Summary] = {}
         self._compared: dict[str, Summary] = {}
         self._slo_reports: tuple[wire.SloReport, ...] = ()
@@ -132,7 +134,7 @@ class EnginePulse:
         """
         self._measure()  # clients wait longest while the engine is silent
         self._report = await self._answer()
-        now_s = self.answered_s = self._clock()
+        now_s = self.answered_s = self._report_s = self._clock()
         self._demand.add(now_s, int(self._report.get("online_kv_blocks", 0)))
         active = active_policy(
             self._lease,
@@ -174,14 +176,19 @@ class EnginePulse:
         return int(report.get("offline_waiting", 0)) > 0 == int(report.get("offline_running", 0))
 
     def telemetry(self) -> wire.Telemetry:
-        """What the next sync reports: levels now, sums since the last one."""
-        now_s, report = self._clock(), self._report
-        sums = {
-            name: max(0, int(report.get(name, 0)) - int(self._reported.get(name, 0)))
-            for name in _SUMS
-        }
-        window_s = now_s - self._reported_s
-        self._reported, self._reported_s = report, now_s
+        """What the next sync reports: levels of the last report, and what was done until then.
+
+        That is from report to report, for syncs come at other times: between two of them may be no
+        report, or two. Where there is no new one the last window is told again.
+        """
+        report = self._report
+        if self._report_s > self._reported_s:
+            self._sums = {
+                name: max(0, int(report.get(name, 0)) - int(self._reported.get(name, 0)))
+                for name in _SUMS
+            }
+            self._window_s = self._report_s - self._reported_s
+            self._reported, self._reported_s = report, self._report_s
         levels = {name: max(0, int(report.get(name, 0))) for name in _LEVELS}
         step_times = {
             name: float(report.get(name, 0))
@@ -190,10 +197,10 @@ class EnginePulse:
         latencies = {name: asdict(summary) for name, summary in self._summaries.items()}
         return wire.Telemetry.model_validate(
             {
-                "window_s": window_s,
+                "window_s": self._window_s,
                 "slo": self._slo_reports,
                 **levels,
-                **sums,
+                **self._sums,
                 **step_times,
                 **latencies,
             }

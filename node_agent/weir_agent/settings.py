@@ -47,8 +47,8 @@ class SloSetting(BaseModel):
 
     metric: str = Field(pattern="^(ttft|tpot|tbt)$")
     statistic: str = Field(pattern="^(mean|p[5-9][0-9])$")
-    threshold_s: float = Field(gt=0, allow_inf_nan=False)
-    reference_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    threshold_s: float = Field(gt=0, le=DAY_S, allow_inf_nan=False)
+    reference_s: float | None = Field(default=None, gt=0, le=DAY_S, allow_inf_nan=False)
 
     @property
     def name(self) -> str:

@@ -5,9 +5,10 @@ No decision belongs here.
 
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from math import isfinite
 
 from weir_engine.errors import ConfigError
+
+MOST_SLO_S = 86_400.0  # accounts square it
 
 
 class Metric(StrEnum):
@@ -31,7 +32,7 @@ class Slo:
     offline work may cost is then known, instead of estimated from traffic whose bursts are not.
 
     Raises:
-        ConfigError: an unknown statistic, or a time that is not a positive finite number.
+        ConfigError: an unknown statistic, or a time that is not above 0 and a day at most.
     """
 
     metric: Metric
@@ -40,12 +41,15 @@ class Slo:
     reference_s: float | None = None
 
     def __post_init__(self) -> None:
-        if not (isfinite(self.threshold_s) and self.threshold_s > 0):
-            raise ConfigError(f"slo.threshold_s is {self.threshold_s}: give seconds above 0")
-        reference_s = 1.0 if self.reference_s is None else self.reference_s
-        if not (isfinite(reference_s) and reference_s > 0):
+        if not 0 < self.threshold_s <= MOST_SLO_S:
             raise ConfigError(
-                f"slo.reference_s is {self.reference_s}: give seconds above 0, or leave it out"
+                f"slo.threshold_s is {self.threshold_s}: give seconds above 0, {MOST_SLO_S} at most"
+            )
+        reference_s = 1.0 if self.reference_s is None else self.reference_s
+        if not 0 < reference_s <= MOST_SLO_S:
+            raise ConfigError(
+                f"slo.reference_s is {self.reference_s}: give seconds above 0, or leave it out "
+                f"({MOST_SLO_S} at most)"
             )
         if self.statistic != "mean":
             digits = self.statistic.removeprefix("p")

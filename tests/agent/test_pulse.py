@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -171,5 +172,30 @@ def test_silence_counts_from_the_last_answer_until_the_next() -> None:
             engine.silent = False
             await asyncio.sleep(2 * PERIOD_S)
             assert clock() - pulse.answered_s <= PERIOD_S
+
+    run_virtual(main)
+
+
+def test_what_a_pod_serves_a_second_does_not_depend_on_when_it_syncs() -> None:
+    """Reports and syncs are out of step: between two syncs may be no report, or two."""
+
+    async def main(clock: Clock) -> None:
+        engine = FakeEngine()
+        began_s, asked = clock(), engine.telemetry
+
+        async def steady() -> Mapping[str, Any]:
+            return {**await asked(), "offline_served_tokens": int(1000 * (clock() - began_s))}
+
+        engine.telemetry = steady  # type: ignore[method-assign]
+        engine.step_s = 0.4  # a report every 1.4 s
+        async with beating(engine, clock) as pulse:
+            await asyncio.sleep(10)
+            pulse.telemetry()
+            rates = []
+            for _ in range(30):
+                await asyncio.sleep(1)
+                told = pulse.telemetry()
+                rates.append(told.offline_served_tokens / told.window_s)
+            assert rates == pytest.approx([1000.0] * 30, rel=0.01)
 
     run_virtual(main)

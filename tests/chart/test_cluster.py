@@ -289,7 +289,20 @@ def test_the_uninstall_hook_stops_the_operator_and_leaves_no_finalizer_of_ours(
         "metadata": {"name": "night", "finalizers": [FINALIZER, "example.com/other"]},
         "spec": {"serviceRef": {"name": "llama"}, "input": {"inline": "{}"}},
     }
-    kubectl.apply(job)
+    # One of the operator's that a node evicted: it stays until its ReplicaSet goes.
+    evicted = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "evicted",
+            "labels": operator["spec"]["selector"]["matchLabels"],
+            "ownerReferences": [],
+        },
+        "spec": {"containers": [{"name": "operator", "image": "weir"}]},
+    }
+    kubectl.apply(job, evicted)
+    ended = json.dumps({"status": {"phase": "Failed", "reason": "Evicted"}})
+    kubectl.run("patch", "pod", "evicted", "--subresource=status", "--type=merge", "--patch", ended)
     words = ("release", "--namespace", namespace, "--deployment", "weir-operator")
     run_crds(*words, kubeconfig=kubeconfig)
     stopped = kubectl.get("deployment", "weir-operator")
@@ -297,7 +310,7 @@ def test_the_uninstall_hook_stops_the_operator_and_leaves_no_finalizer_of_ours(
     assert stopped is not None
     assert found is not None
     assert stopped["spec"]["replicas"] == 0
-    assert kubectl.list("pods") == []
+    assert [pod["metadata"]["name"] for pod in kubectl.list("pods")] == ["evicted"]
     assert found["metadata"]["finalizers"] == ["example.com/other"]
     patch = json.dumps({"metadata": {"finalizers": []}})
     kubectl.run("patch", "batchjob", "night", "--type=merge", "--patch", patch)

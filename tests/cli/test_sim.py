@@ -153,6 +153,7 @@ def test_requests_of_coding_sessions_that_are_too_long_are_told(
         (["--profile", "a100-80gb-llama-2-70b-tp1"], "use more GPUs"),
         (["--slo", "tbt:p99"], "--slo 'tbt:p99': it has 2 of 3 parts"),
         (["--slo", "tbt:max:1"], "give 'mean' or"),
+        (["--slo", "ttft:mean:1e160"], "give seconds above 0, 86400.0 at most"),
         (["--trace", "/nowhere/trace.csv"], "/nowhere/trace.csv: No such file"),
         (["--trace", "punch:/nowhere"], "'punch' is no kind of trace"),
         (["--start", "1000000"], "no request is left"),

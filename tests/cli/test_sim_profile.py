@@ -111,11 +111,17 @@ def test_profiles_that_cannot_be_used_are_named(
     made = tmp_path / "engine.json"
     broken.write_text("{}")
     main(["profile", str(recording(steps, steps=100, seed=1)), "--output", str(made)])
+    huge, steep = tmp_path / "huge.json", tmp_path / "steep.json"  # beyond a float
+    plain = json.loads(made.read_text())
+    huge.write_text(json.dumps(plain | {"pause_s": 10**400}))
+    steep.write_text(json.dumps(plain | {"coefficients": [10**400] * len(plain["coefficients"])}))
     few = recording(tmp_path / "few.jsonl", steps=9, seed=1)
     for arguments, message in (
         (["profile", str(few), "--output", "x"], "record 30 or more"),
         (["profile", str(broken), "--output", "x"], "decodes is None"),
         (["sim", "--profile", str(broken)], "--profile: recorded profile: format is not"),
+        (["sim", "--profile", str(huge)], "--profile: recorded profile: pause_s is 1000"),
+        (["sim", "--profile", str(steep)], "--profile: recorded profile: coefficients must be"),
         (["sim", "--profile", str(steps)], "--profile: "),
         (["sim", "--profile", str(made), "--backend", "overlapped"], "leave --backend out"),
     ):

@@ -18,7 +18,7 @@ from tests.controlplane.jobs import Lab, lab
 from tests.controlplane.support import eventually, make_settings, running
 from weir_controlplane.agents import announced
 from weir_controlplane.agents import service as agents_service
-from weir_controlplane.agents.announced import AnnouncedModels
+from weir_controlplane.agents.announced import AnnouncedModels, forget_models
 from weir_controlplane.agents.pace import Pace
 from weir_controlplane.agents.registry import Registry
 from weir_controlplane.agents.schemas import ServedModel as Announced
@@ -36,6 +36,7 @@ from weir_controlplane.store.fleet_models import (
     Incarnation,
     ServedModel,
 )
+from weir_controlplane.store.kubernetes_models import LlmService
 from weir_controlplane.store.models import Chunk
 
 
@@ -429,6 +430,35 @@ async def test_agents_that_were_silent_for_a_week_are_forgotten(database: Databa
         await settle(database, processes["gone"].work())
     processes["gone"].incarnation = None
     assert (await settle(database, processes["gone"].work())).incarnation
+
+
+async def test_a_model_that_is_served_no_more_is_forgotten_in_a_week(database: Database) -> None:
+    """A batch that names it would wait for its whole window, for pods that never come."""
+    noted = AnnouncedModels()
+    for service in ("svc", "ns/asleep", "gone"):
+        await noted.note(database, says("old", service=service))
+    await noted.note(database, says("new"))
+    await settle(database, Process(agent_id="pod").work())
+    asleep = LlmService(
+        id="ns/asleep",
+        namespace="ns",
+        name="asleep",
+        model=None,
+        service_account="asleep",
+        updated_at=0.0,
+    )
+    async with database.transaction() as session:
+        session.add(asleep)  # scaled to nothing, it may come back
+        old = update(ServedModel).where(ServedModel.name == "old")
+        await session.execute(old.values(seen_at=db_now() - 7 * 86_400 + 60))
+    assert await forget_models(database) == 0
+    async with database.transaction() as session:
+        await session.execute(old.values(seen_at=db_now() - 7 * 86_400 - 60))
+    assert await forget_models(database) == 2
+    async with database.read() as session:
+        rows = await session.execute(select(ServedModel.service, ServedModel.name))
+        left = {(row.service, row.name) for row in rows}
+    assert left == {("svc", "new"), ("ns/asleep", "old")}
 
 
 def test_the_protocol_page_names_every_field_of_a_sync() -> None:

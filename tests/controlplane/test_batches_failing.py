@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -215,6 +216,23 @@ async def test_work_that_moves_on_keeps_its_lease() -> None:
             renewed.clear()
             await renewed.wait()
             assert held.wanted()
+
+
+async def test_a_renewal_that_misses_its_cancellation_ends_with_the_work() -> None:
+    """Libraries have lost one that met a result: whoever worked must not wait for the lease."""
+    renewing, renewals = asyncio.Event(), 0
+
+    async def renew() -> None:
+        nonlocal renewals
+        renewals += 1
+        with suppress(asyncio.CancelledError):
+            renewing.set()
+            await asyncio.sleep(60)
+
+    async with asyncio.timeout(5):
+        async with kept_alive(renew, length_s=0.03):
+            await renewing.wait()
+    assert renewals == 1
 
 
 async def test_a_clock_that_went_back_makes_no_idle_time_negative(desk: Lab) -> None:

@@ -176,6 +176,13 @@ def _check_scheduler_settings(model: str, data_dir: Path) -> None:
     from weir_agent.vllm_bridge import arguments
 
     profile = data_dir / "profile.json"
+    steep, huge = (
+        json.dumps(
+            {**model.state(), "coefficients": dict.fromkeys(model.features_by_name, each)}
+        )
+        for model in [models.create("attention")]
+        for each in (1e308, 10**400)
+    )
     profile.parent.mkdir(parents=True, exist_ok=True)
     for given, content, words in (
         ({"preset": "weird"}, "", "give one of weir, hygen.*WEIR_PRESET"),
@@ -183,6 +190,9 @@ def _check_scheduler_settings(model: str, data_dir: Path) -> None:
         ({"preset": "echo"}, "", "WEIR_SLO"),
         ({"latency_profile": profile}, "[]", "no JSON object.*WEIR_LATENCY_PROFILE"),
         ({"latency_profile": profile}, '{"model": "x"}', "latency.model.*WEIR_LATENCY_PROFILE"),
+        ({"latency_profile": profile}, steep, "a step of one token takes.*WEIR_LATENCY_PROFILE"),
+        ({"latency_profile": profile}, huge, "no numbers.*WEIR_LATENCY_PROFILE"),
+        ({"latency_profile": profile}, "[" * 100_000, "recursion.*WEIR_LATENCY_PROFILE"),
     ):
         profile.write_text(content)
         settings = load_settings(data_dir=data_dir, **given)

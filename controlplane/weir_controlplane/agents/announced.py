@@ -12,14 +12,16 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 import structlog
-from sqlalchemy import delete, select, tuple_
+from sqlalchemy import delete, exists, or_, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from weir_controlplane.agents.schemas import SyncRequest
+from weir_controlplane.dispatch.incarnations import REMEMBERED_S
 from weir_controlplane.store.clock import db_now
 from weir_controlplane.store.database import OUTAGES, Database
-from weir_controlplane.store.fleet_models import ServedModel
+from weir_controlplane.store.fleet_models import Agent, ServedModel
+from weir_controlplane.store.kubernetes_models import LlmService
 
 MAX_MODELS = 256  # rows of a service; a sync has 64 at most
 MAX_SERVICES = 512  # remembered here; what is forgotten is written once more
@@ -118,3 +120,21 @@ async def _delete_oldest(session: AsyncSession, service: str, said: Iterable[str
         execution_options={"synchronize_session": False},
     )
     return True
+
+
+async def forget_models(database: Database) -> int:
+    """Deletes what a service has not served for `REMEMBERED_S`; how many rows.
+
+    A batch that names it then fails at once, rather than wait for pods that never come. An
+    LLMService without pods keeps its models: it may be scaled to nothing.
+    """
+    since = db_now() - REMEMBERED_S
+    has_agents = exists().where(Agent.service == ServedModel.service, Agent.last_sync_at >= since)
+    registered = exists().where(LlmService.id == ServedModel.service)
+    statement = delete(ServedModel).where(ServedModel.seen_at < since, or_(has_agents, ~registered))
+    async with database.transaction() as session:
+        gone = await session.execute(
+            statement.returning(ServedModel.name),
+            execution_options={"synchronize_session": False},
+        )
+        return len(gone.all())

@@ -8,6 +8,7 @@ import time
 
 import structlog
 
+from weir_controlplane.agents.announced import forget_models
 from weir_controlplane.agents.history import DemandLog
 from weir_controlplane.agents.metrics import PodGauges
 from weir_controlplane.agents.pods import PodPolicies
@@ -146,8 +147,9 @@ class Runtime:
                 await agents.log.trim(services.database, agents.time.now_s())
 
     async def sweep_forever(self, services: Services) -> None:
-        """Removes results that nobody can commit, and agents that are long gone."""
+        """Removes results that nobody can commit, agents that are long gone, and their models."""
         while True:
             await asyncio.sleep(services.settings.sweep_s * random.uniform(0.8, 1.2))  # noqa: S311
             await forget_agents(services.database)
+            await forget_models(services.database)
             await sweep_uploads(services.database, services.storage)

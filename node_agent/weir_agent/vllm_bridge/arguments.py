@@ -22,6 +22,7 @@ from vllm.reasoning import ReasoningParserManager
 from vllm.tool_parsers import ToolParserManager
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
+from weir_agent.kept_profile import check_model
 from weir_agent.settings import AgentSettings, SettingsError
 from weir_agent.vllm_bridge import SCHEDULER_CLS
 from weir_agent.vllm_bridge.messages import WEIR_KEY, BridgeSettings, KeptFile, read_settings
@@ -129,8 +130,8 @@ def _try_scheduler(settings: AgentSettings, bridge: BridgeSettings) -> None:
     """
     try:
         if bridge.profile is not None:
-            models.create(str(bridge.profile.get("model", "")), bridge.profile)
-    except ConfigError as error:
+            check_model(models.create(str(bridge.profile.get("model", "")), bridge.profile))
+    except (ConfigError, ValueError) as error:
         raise SettingsError(
             f"latency_profile: {settings.latency_profile}: {error} "
             "(set WEIR_LATENCY_PROFILE to a saved profile, or leave it out)"
@@ -190,7 +191,7 @@ def _bridge(settings: AgentSettings) -> dict[str, Any]:
             profile = json.loads(settings.latency_profile.read_text(encoding="utf-8"))
             if not isinstance(profile, dict):
                 raise TypeError("it is no JSON object")  # noqa: TRY301 - one message for all
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             raise SettingsError(
                 f"latency_profile: {settings.latency_profile} cannot be read: {error} "
                 "(set WEIR_LATENCY_PROFILE to a saved profile, or leave it out)"

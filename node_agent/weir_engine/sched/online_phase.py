@@ -73,7 +73,10 @@ class OnlinePhase:
             self._leave_out(draft, there.decoding)
         else:
             self._decodes(draft, there.decoding)
-        return self._load_with_prompts(draft, there, now_s, busy_s)
+        load = self._load_with_prompts(draft, there, now_s, busy_s)
+        if draft.kind is StepKind.PREFILL and not (draft.work or offline_prompts):
+            return self.decode_instead(draft, now_s, busy_s)
+        return load
 
     @property
     def may_split(self) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import inf
+from sys import float_info
 from typing import Self
 
 import numpy as np
@@ -107,6 +107,6 @@ def _seconds(plain: Mapping[str, object], name: str) -> float:
         ConfigError: it is no time of 0 or more.
     """
     value = plain.get(name)
-    if not isinstance(value, int | float) or not 0 <= value < inf:
+    if not isinstance(value, int | float) or not 0 <= value <= float_info.max:
         raise ConfigError(f"recorded profile: {name} is {value!r}: give seconds of 0 or more")
     return float(value)

@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import isfinite
+from sys import float_info
 from typing import Self
 
 import numpy as np
@@ -123,11 +123,11 @@ def numbers_of(plain: Mapping[str, object], name: str, fewest: int) -> tuple[flo
     """
     values = plain.get(name)
     found = values if isinstance(values, list) else []
-    numbers = [float(value) for value in found if isinstance(value, int | float)]
-    good = all(isfinite(number) and number >= 0 for number in numbers)
+    numbers = [value for value in found if isinstance(value, int | float)]
+    good = all(0 <= number <= float_info.max for number in numbers)
     if not (good and fewest <= len(numbers) == len(found)):
         raise ConfigError(
             f"recorded profile: {name} must be {fewest} numbers or more, none below 0: "
             "record it again"
         )
-    return tuple(numbers)
+    return tuple(map(float, numbers))

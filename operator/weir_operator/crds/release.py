@@ -26,6 +26,8 @@ NOT_FOUND = 404
 CONFLICT = 409
 TRIES = 5
 MERGE = "application/merge-patch+json"
+# One that was evicted stays until its ReplicaSet goes, after us, and writes nothing more.
+RUNNING = "status.phase!=Succeeded,status.phase!=Failed"
 
 _log = structlog.get_logger(__name__)
 
@@ -37,7 +39,7 @@ class StillRunningError(Exception):
 async def stop_operator(
     client: ApiClient, *, namespace: str, deployment: str, within_s: float
 ) -> None:
-    """Scales the operator to nothing and waits for its last pod; one that is gone is stopped.
+    """Scales the operator to nothing and waits for its last pod that runs; a gone one is stopped.
 
     Raises:
         StillRunningError: pods are left after ``within_s`` seconds.
@@ -65,6 +67,7 @@ async def stop_operator(
                 pods = await core.list_namespaced_pod(
                     namespace,
                     label_selector=selector,
+                    field_selector=RUNNING,
                     _request_timeout=CALL_TIMEOUT_S,
                 )
                 left = [item["metadata"]["name"] for item in _json(client, pods)["items"]]

@@ -13,7 +13,7 @@ from tests.engine.sched.mini_engine import (
     exact_model,
     request,
 )
-from weir_engine.config import Metric, Slo
+from weir_engine.config import ONLINE_ONLY, Metric, Slo
 from weir_engine.latency.features import StepShape
 from weir_engine.latency.models import create
 from weir_engine.sched.plan import StepPlan
@@ -191,6 +191,24 @@ def test_where_no_prompt_can_join_the_decodes_go_on() -> None:
     made.add(request("waits", online=False, prompt=100))
     for _ in range(4):
         assert who(made.step()) == dict.fromkeys(decoders, 1)
+
+
+@pytest.mark.parametrize(("max_seqs", "blocks"), [(2, 1_000), (8, 54)])
+def test_an_online_prompt_without_room_does_not_hold_the_decodes_up(
+    max_seqs: int, blocks: int
+) -> None:
+    """Nor where no offline work may run: nothing else would ever join the step."""
+    made = MiniEngine(mixed_s=DEAR_S, blocks=blocks, max_batched_tokens=128, max_seqs=max_seqs)
+    made.scheduler.set_policy(ONLINE_ONLY)
+    decoders = decoding(made, online=True)
+    made.add(request("waits", online=True, prompt=50, output=5, at=made.now_s))
+    for _ in range(4):
+        assert who(made.step()) == dict.fromkeys(decoders, 1)
+    for _ in range(200):
+        if not made.live:
+            break
+        made.step()
+    assert not made.live
 
 
 def test_offline_prompts_that_have_no_block_do_not_hold_online_decodes_up() -> None:

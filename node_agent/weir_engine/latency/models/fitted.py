@@ -210,6 +210,6 @@ def saved_parts(
     try:
         numbers = {str(key): float(value) for key, value in coefficients.items()}
         ratios = {str(key): [float(r) for r in value] for key, value in residuals.items()}
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ConfigError(f"latency profile holds no numbers ({error}): profile again") from error
     return numbers, ResidualQuantiles.from_state(ratios)
