@@ -177,9 +177,7 @@ def _check_scheduler_settings(model: str, data_dir: Path) -> None:
 
     profile = data_dir / "profile.json"
     steep, huge = (
-        json.dumps(
-            {**model.state(), "coefficients": dict.fromkeys(model.features_by_name, each)}
-        )
+        json.dumps({**model.state(), "coefficients": dict.fromkeys(model.features_by_name, each)})
         for model in [models.create("attention")]
         for each in (1e308, 10**400)
     )
