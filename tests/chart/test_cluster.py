@@ -290,15 +290,12 @@ def test_the_uninstall_hook_stops_the_operator_and_leaves_no_finalizer_of_ours(
         "spec": {"serviceRef": {"name": "llama"}, "input": {"inline": "{}"}},
     }
     # One of the operator's that a node evicted: it stays until its ReplicaSet goes.
+    template = operator["spec"]["template"]
     evicted = {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {
-            "name": "evicted",
-            "labels": operator["spec"]["selector"]["matchLabels"],
-            "ownerReferences": [],
-        },
-        "spec": {"containers": [{"name": "operator", "image": "weir"}]},
+        "metadata": {"name": "evicted", "labels": template["metadata"]["labels"]},
+        "spec": template["spec"],
     }
     kubectl.apply(job, evicted)
     ended = json.dumps({"status": {"phase": "Failed", "reason": "Evicted"}})
