@@ -123,7 +123,7 @@ def results(
     api_key: Key = None,
 ) -> None:
     """Fetch the results of a batch, and the lines that failed."""
-    _check_place(output)
+    _check_places(output, errors)
     with connected(url, api_key) as api:
         batch = _ended(api.batch(batch_id))
         if batch.output_file_id:
@@ -139,11 +139,11 @@ def results(
         _finish(batch, f"submit {which} again")
 
 
-def _check_place(output: Path | None) -> None:
-    """Results need one.
+def _check_places(output: Path | None, errors: Path | None) -> None:
+    """Results need one, and lines with errors another: both are written whole.
 
     Raises:
-        CliError: standard output is closed.
+        CliError: standard output is closed, or both go to the same file.
     """
     if output is None and sys.stdout is None:
         raise CliError(
@@ -151,6 +151,20 @@ def _check_place(output: Path | None) -> None:
             remedy="name a file: weir batch results BATCH_ID -o FILE",
             status=ExitStatus.USAGE,
         )
+    if output is None or errors is None or _stays_itself(output):
+        return
+    if os.path.realpath(output) == os.path.realpath(errors):
+        raise CliError(
+            f"--output and --errors are the same file, {output}: the errors would replace the "
+            "results",
+            remedy="name two files",
+            status=ExitStatus.USAGE,
+        )
+
+
+def _stays_itself(target: Path) -> bool:
+    """Whether it is a device or a pipe, which takes one thing after another, or a folder."""
+    return target.exists() and not target.is_file()
 
 
 def _created(
@@ -253,7 +267,7 @@ def _replacing(target: Path) -> Iterator[BinaryIO]:
     """
     unfinished = None
     try:
-        if target.exists() and not target.is_file():
+        if _stays_itself(target):
             opened: BinaryIO = target.open("wb")
         else:
             target = Path(os.path.realpath(target))  # a link is followed, as by a shell

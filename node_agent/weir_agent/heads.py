@@ -19,6 +19,7 @@ class BoundedHeads(HttpToolsProtocol):
 
     _late: asyncio.TimerHandle | None = None  # set while a head is due
     _head_bytes = 0
+    _in_body = False
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -27,9 +28,11 @@ class BoundedHeads(HttpToolsProtocol):
 
     @override
     def data_received(self, data: bytes) -> None:
-        if self.timeout_keep_alive_task is not None:  # idle until now: this is no body
+        if self.timeout_keep_alive_task is not None:  # idle until now, or answered amid a body
             self._expect_head()
-        self._head_bytes += len(data)
+        # A body that nobody reads is taken and dropped, as long as it ends in time: a client that
+        # is cut off while it sends may never see its answer.
+        self._head_bytes += 0 if self._in_body else len(data)
         super().data_received(data)
         if self._late is not None and self._head_bytes > MAX_HEAD_BYTES:
             self._refuse(f"request line and headers have more than {MAX_HEAD_BYTES} bytes")
@@ -43,7 +46,16 @@ class BoundedHeads(HttpToolsProtocol):
     @override
     def on_headers_complete(self) -> None:
         self._stop_waiting()
+        self._in_body = True
         super().on_headers_complete()
+
+    @override
+    def on_message_complete(self) -> None:
+        self._in_body = False
+        if self._late is not None:  # the next head has all of its time
+            self._stop_waiting()
+            self._expect_head()
+        super().on_message_complete()
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:

@@ -123,11 +123,17 @@ def _ttft_admission(parts: Parts) -> Admission:
 def _priority_packing(parts: Parts) -> PackingFactory:
     shape = parts.shape
     remaining = RemainingTime(parts.slos, step_tokens=shape.max_batched_tokens)
+    tpot_s = min(slo.threshold_s for slo in parts.slos if slo.metric is Metric.TPOT)
     batch = DoublingBatchSize(base=min(_BATCH_BASE, shape.max_seqs), most=shape.max_seqs)
 
     def make(state: SchedulerState) -> Packing:
         return PriorityPacking(
-            state, model=parts.model, remaining=remaining, batch=batch, swap=parts.swap
+            state,
+            model=parts.model,
+            remaining=remaining,
+            batch=batch,
+            swap=parts.swap,
+            tpot_s=tpot_s,
         )
 
     return make

@@ -56,6 +56,11 @@ BAD: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "root": ({"database": {"inChart": {"runAsUser": 0}}}, "/database/inChart/runAsUser"),
     "files with a password": ({"files": {"url": "s3://key:secret@bucket"}}, "/files/url"),
     "files by path": ({"files": {"url": "/data"}}, "/files/url"),
+    "files in each pod": (
+        {"files": {"url": "file:///var/lib/weir/files"}},
+        "files.url: file:///var/lib/weir/files is in each pod alone",
+    ),
+    "files in memory": ({"files": {"url": "memory://weir"}}, "files.url: memory://weir is in each"),
     "access mode": ({"files": {"volume": {"accessMode": "Any"}}}, "/files/volume/accessMode"),
     "service type": ({"controlplane": {"service": {"type": "Ingress"}}}, "/service/type"),
     "service port": ({"controlplane": {"service": {"port": 70000}}}, "/service/port"),
@@ -65,6 +70,26 @@ BAD: Mapping[str, tuple[Mapping[str, Any], str]] = {
     ),
     "label that is a number": ({"commonLabels": {"team": 1}}, "/commonLabels/team"),
     "memory": ({"operator": {"resources": {"limits": {"memory": "lots"}}}}, "/limits/memory"),
+    "memory in capital K": (
+        {"operator": {"resources": {"limits": {"memory": "10K"}}}},
+        "/limits/memory",
+    ),
+    "less than no CPU": ({"operator": {"resources": {"limits": {"cpu": -1}}}}, "/limits/cpu"),
+    "size in capital K": ({"files": {"volume": {"size": "10K"}}}, "/files/volume/size"),
+    "user beyond all": (
+        {"redis": {"inChart": {"runAsUser": 2**31}}},
+        "/redis/inChart/runAsUser",
+    ),
+    "label that is a sentence": ({"commonLabels": {"team": "my team"}}, "/commonLabels/team"),
+    "label's name": ({"commonLabels": {"my team": "a"}}, "'my team' does not match"),
+    "label that ends the operator": (
+        {"monitoring": {"podMonitor": {"labels": {"release": "kube prometheus"}}}},
+        "/podMonitor/labels/release",
+    ),
+    "node that cannot be": (
+        {"controlplane": {"nodeSelector": {"pool": "a/b"}}},
+        "/controlplane/nodeSelector/pool",
+    ),
     "resources": ({"operator": {"resources": {"limit": {}}}}, "'limit' not allowed"),
     "variable without name": ({"operator": {"extraEnv": [{"value": "1"}]}}, "/operator/extraEnv/0"),
     "variable that the chart sets": (
@@ -283,6 +308,15 @@ def test_a_storage_class_may_be_called_anything(helm: Helm) -> None:
     assert [pair for pair in found if not isinstance(pair[1], str)] == []
     wanted = {("storageClassName", "123"), ("storageClassName", "1e3"), ("image", "1234")}
     assert wanted <= set(found)
+
+
+def test_a_user_id_stays_a_whole_number(helm: Helm) -> None:
+    """Those of OpenShift are large, and helm reads numbers of files as fractions: 1.00065e+09."""
+    given = {"inChart": {"runAsUser": 1_000_650_000}}
+    manifests = helm.render({"database": given, "redis": given})
+    for kind, name in (("StatefulSet", "weir-postgresql"), ("Deployment", "weir-redis")):
+        found = named(manifests, kind, name)["spec"]["template"]["spec"]["securityContext"]
+        assert {type(found[key]) for key in ("runAsUser", "runAsGroup", "fsGroup")} == {int}
 
 
 def test_images_may_be_on_any_registry_and_port(helm: Helm) -> None:

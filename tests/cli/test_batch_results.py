@@ -27,6 +27,24 @@ def test_results_write_both_files_whole(server: Server, tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == [err, out]
 
 
+def test_lines_with_errors_do_not_replace_the_results(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last file written was all that was left, and the command ended as if all was there."""
+    files = {"output_file_id": "file-out", "error_file_id": "file-err"}
+    server.on("GET /v1/batches/batch_1", ok(batch("completed", **files)))
+    server.on("GET /v1/files/file-out/content", content(b"out\n"))
+    server.on("GET /v1/files/file-err/content", content(b"err\n"))
+    out, link = tmp_path / "out.jsonl", tmp_path / "link"
+    link.symlink_to(out)
+    for other in (out, link):
+        arguments = ["batch", "results", "batch_1", "-o", str(out), "--errors", str(other)]
+        assert main(arguments) == ExitStatus.USAGE
+        assert "--output and --errors are the same file" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [link]
+    assert main(["batch", "results", "batch_1", "-o", os.devnull, "--errors", os.devnull]) == 0
+
+
 @pytest.fixture
 def results_of(server: Server) -> Callable[[Path], int]:
     """`weir batch results -o`, of a batch whose output is ``out``."""

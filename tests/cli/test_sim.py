@@ -192,3 +192,14 @@ def test_the_longest_request_that_is_accepted_runs(tmp_path: Path) -> None:
     arguments = f"sim --profile a100-40gb-opt-13b-tp1 --max-model-len 13232 --trace {trace}"
     assert main([*arguments.split(), "--offline", "none", "--json", str(path)]) == ExitStatus.OK
     assert json.loads(path.read_text())["online_answered"] == 2
+
+
+@pytest.mark.parametrize("command", ["sim", "plan --slo ttft:p99:9"])
+def test_a_step_budget_that_would_count_for_nothing_is_refused(
+    capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    """The figures were those of the preset's own budget, and nothing said so."""
+    assert main([*command.split(), "--step-budget-ms", "40"]) == ExitStatus.USAGE
+    said = " ".join(capsys.readouterr().err.split())
+    assert "--step-budget-ms: preset weir has no static step budget" in said
+    assert "--preset hygen" in said

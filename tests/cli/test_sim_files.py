@@ -6,6 +6,7 @@ import errno
 import gzip
 import json
 import os
+import sys
 import threading
 from pathlib import Path
 
@@ -55,16 +56,30 @@ def refuse_to_write(_path: Path, _text: str, **_how: str) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_folder_for_plots_that_cannot_be_written_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_plots_that_cannot_be_made_are_refused_before_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The trace, which is not there, comes after them."""
     (tmp_path / "file").touch()
     place = tmp_path / "file" / "below"
-    assert main(["sim", "--seconds", "2", "--plots", str(place), *SMALL]) == ExitStatus.FAILED
-    told = capsys.readouterr()
-    said = "".join(told.err.split())
-    assert f"{place}:" in said
+    arguments = ["sim", "--trace", "/nowhere/trace.csv", "--plots"]
+    assert main([*arguments, str(place)]) == ExitStatus.USAGE
+    said = "".join(capsys.readouterr().err.split())
+    assert f"--plots{place}:" in said
     assert "thatcanbewritten" in said
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert main([*arguments, str(tmp_path / "plots")]) == ExitStatus.USAGE
+    assert "matplotlib is not installed" in capsys.readouterr().err
+
+
+def test_plots_that_cannot_be_written_after_the_work_take_no_figures_with_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tokens.png").mkdir()
+    arguments = ["sim", "--seconds", "2", "--plots", str(tmp_path), *SMALL]
+    assert main(arguments) == ExitStatus.FAILED
+    told = capsys.readouterr()
+    assert f"--plots{tmp_path}:Isadirectory" in "".join(told.err.split())
     assert "requests answered" in told.out
 
 

@@ -192,3 +192,21 @@ def test_a_plan_that_cannot_hold_says_so(capsys: pytest.CaptureFixture[str]) -> 
     arguments = ["plan", "--slo", "ttft:p50:0.0001", "--peak", "10", "--most", "1", *SMALL]
     assert main(arguments) == ExitStatus.FAILED
     assert "do not hold" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("last", "rate", "told"),
+    [
+        ("1e18", "1", "trace row 3: arrival_s is '1e18': give at most 1e+13"),
+        ("1e13", "1e-6", "on-3 arrives at 1e+19 s with all times multiplied by 1e+06"),
+    ],
+)
+def test_times_beyond_all_traces_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], last: str, rate: str, told: str
+) -> None:
+    """As nanoseconds since 1970 are: 300 s before the last arrival were no time before it."""
+    trace = tmp_path / "trace.csv"
+    trace.write_text(f"arrival_s,input_tokens,output_tokens\n0,100,20\n{last},100,20\n")
+    arguments = f"plan --slo ttft:p99:9 --trace {trace} --offline none --rate {rate}".split()
+    assert main(arguments) == ExitStatus.USAGE
+    assert f"--trace: {told}" in " ".join(capsys.readouterr().err.split())

@@ -24,12 +24,12 @@ from weir_controlplane.agents.registry import Registry
 from weir_controlplane.agents.schemas import ServedModel as Announced
 from weir_controlplane.agents.schemas import SyncRequest, Telemetry
 from weir_controlplane.dispatch.errors import StaleIncarnationError
-from weir_controlplane.dispatch.incarnations import forget_agents
+from weir_controlplane.dispatch.incarnations import forget_agents, forget_incarnations
 from weir_controlplane.dispatch.settle import settle
 from weir_controlplane.dispatch.work import ReportedDeath
 from weir_controlplane.policy.decide import Policy
 from weir_controlplane.store.clock import db_now
-from weir_controlplane.store.database import Database
+from weir_controlplane.store.database import Database, clock_s
 from weir_controlplane.store.fleet_models import (
     Agent,
     Death,
@@ -430,6 +430,31 @@ async def test_agents_that_were_silent_for_a_week_are_forgotten(database: Databa
         await settle(database, processes["gone"].work())
     processes["gone"].incarnation = None
     assert (await settle(database, processes["gone"].work())).incarnation
+
+
+async def test_processes_of_an_agent_that_lives_on_are_forgotten(database: Database) -> None:
+    """One that crashes every few minutes had thousands in a month."""
+    batch_id = await put_batch(database, lines=4)
+    processes = [Process(agent_id="here", boot=boot) for boot in range(5)]
+    issued = [(await settle(database, process.work())).incarnation for process in processes]
+    process = processes[-1]
+    process.incarnation = issued[-1]
+    chunks = [chunk.id for chunk in await chunks_of(database, batch_id)]
+    assert (await settle(database, process.work(wanted=chunks))).grants
+    assert await forget_incarnations(database) == 0
+    async with database.transaction() as session:
+        now_s = await clock_s(session)
+        await session.execute(update(Chunk).values(leased_by=issued[0]))  # an outage since then
+        old = update(Incarnation).where(Incarnation.id.in_(issued[:3]))
+        await session.execute(old.values(created_at=now_s - 7 * 86_400 - 60))
+    assert await forget_incarnations(database) == 1
+    async with database.transaction() as session:
+        found = await session.execute(select(Incarnation.id).order_by(Incarnation.id))
+        # The third was at work until the fourth came, a moment ago.
+        assert list(found.scalars()) == [issued[0], *issued[2:]]
+        await session.execute(update(Chunk).values(state="done"))
+    assert await forget_incarnations(database) == 1
+    assert (await settle(database, process.work())).incarnation == issued[-1]
 
 
 async def test_a_model_that_is_served_no_more_is_forgotten_in_a_week(database: Database) -> None:

@@ -16,6 +16,8 @@ from tests.controlplane.agent_sim import BIG_ROOM, telemetry
 from tests.controlplane.support import eventually
 from tests.controlplane.test_batchjobs_api import Operator, operator
 from weir_controlplane.agents import registry
+from weir_controlplane.errors import StorageError
+from weir_controlplane.eta import keeper, standstill
 from weir_controlplane.eta.predict import (
     RateEvidence,
     Remaining,
@@ -298,20 +300,83 @@ async def test_what_pods_serve_counts_until_lines_are_committed(op: Operator) ->
     assert await slow()
 
 
-async def test_a_batch_that_gets_nowhere_is_stuck(op: Operator) -> None:
+async def test_a_batch_that_gets_nowhere_is_stuck(
+    op: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each lease counted as a move, though nothing was ever committed."""
+    monkeypatch.setattr(standstill, "STUCK_S", 5.0)
     pod = op.lab.agent()
     await pod.ready()
     await op.put(lines=4)
     await op.lab.syncs_until(pod, lambda: bool(pod.held))
     assert (await queued(op))["stuck"] is False
-    async with op.lab.plane.services.database.transaction() as session:
-        await session.execute(update(Batch).values(in_progress_at=db_now() - 1000))
-        await session.execute(update(Chunk).values(leased_at=db_now() - 1000))
 
     async def stuck() -> bool:
+        for lease in list(pod.held.values()):
+            pod.give_back(lease)
         await pod.sync()
         return bool((await queued(op)).get("stuck"))
 
-    await eventually(stuck)
+    await eventually(stuck, within_s=60)
     text = (await op.http.get("/metrics")).text
     assert 'weir_batches_stuck{stage="running"} 1.0' in text
+
+
+def test_time_adds_up_while_pods_come_and_go_until_something_is_committed() -> None:
+    watch = standstill.Standstill()
+    clock_s = 1000.0
+    committed: dict[str, float] = {}
+
+    def stuck(step_s: float = 60.0, **able: bool) -> set[str]:
+        nonlocal clock_s
+        clock_s += step_s
+        return set(watch.stuck(able, committed, clock_s))
+
+    for _ in range(15):
+        assert stuck(a=True) == set()
+        assert stuck(a=True) == set()
+        assert stuck(a=False) == set()
+    assert stuck(a=True) == set()
+    assert stuck(a=True) == {"a"}
+    assert stuck(a=False) == set()  # it has a reason to wait
+    committed["a"] = 7.0
+    assert stuck(a=True, b=True) == set()
+    for _ in range(15):
+        assert stuck(a=True) == set()  # b ended
+    assert stuck(a=True, b=True) == {"a"}  # b is another's, or resumed: it begins anew
+    assert stuck(9000.0, a=True, b=True) == {"a"}  # what was not seen does not count
+    assert stuck(b=True) == set()
+
+
+async def test_an_outage_leaves_no_metrics_of_batches_that_ended_in_it(
+    op: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who looked again did not know what had been shown: those series stayed for ever."""
+    pod = op.lab.agent()
+    await pod.ready()
+    batch_id = (await op.put(lines=4))["batch_id"]
+    looks = 0
+
+    async def shown() -> bool:
+        await pod.sync(room={"lines": 0, "tokens": 0, "result_bytes": 0})
+        text = (await op.http.get("/metrics")).text
+        return f'weir_batch_margin_seconds{{batch="{batch_id}"}}' in text
+
+    async def fails(*_arguments: object) -> None:
+        nonlocal looks
+        looks += 1
+        raise StorageError("away")
+
+    async def failed() -> bool:
+        return looks > 0
+
+    async def gone() -> bool:
+        return not await shown()
+
+    await eventually(shown)
+    with monkeypatch.context() as patched:
+        patched.setattr(keeper, "read_work", fails)
+        await eventually(failed)
+        await op.http.post("/internal/v1/batchjobs/uid-1/cancel")
+        await op.until("cancelled")
+    await eventually(gone)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from http.client import HTTPConnection
 from pathlib import Path
 
 import httpx
@@ -101,3 +102,21 @@ async def test_what_comes_behind_a_head_has_its_own_bounds(address: tuple[str, i
             assert answer.status_code == 404
             answer = await client.get("/healthz", headers={"X": "y" * 60_000})
             assert answer.status_code == 200
+
+
+async def test_an_upload_without_a_key_is_told_so_and_cuts_off_no_client(
+    address: tuple[str, int],
+) -> None:
+    """A body that nobody wants is no head that is too long: clients would see no 401."""
+
+    def statuses() -> list[int]:
+        with contextlib.closing(HTTPConnection(*address, timeout=20)) as client:
+            found = []
+            for _ in range(2):
+                client.request("POST", "/v1/files", body=b"x" * 16_000_000)
+                answer = client.getresponse()
+                answer.read()
+                found.append(answer.status)
+            return found
+
+    assert await asyncio.to_thread(statuses) == [401, 401]

@@ -18,6 +18,7 @@ from tests.controlplane.jobs import input_lines
 from tests.controlplane.test_batchjobs_api import Operator, operator, works
 from tests.support.serving import serve
 from weir_controlplane.batchjobs import intake
+from weir_controlplane.errors import StorageError
 from weir_controlplane.files.storage import Storage
 from weir_controlplane.links.signer import LinkSigner
 from weir_controlplane.store.models import Batch, File, Tenant
@@ -163,6 +164,13 @@ async def test_http_reaches_named_hosts_only_and_follows_no_redirect() -> None:
             await read(named, f"{url}/nothing", url)
 
 
+@pytest.mark.parametrize("host", ["data..example.com", "d" * 64 + ".example.com"])
+async def test_a_host_that_no_name_can_be_is_told(host: str) -> None:
+    """It was an error inside the control plane, which shows nobody what to mend."""
+    with pytest.raises(StorageError, match=f"the host {host} cannot be resolved"):
+        await read(UriAccess(), f"https://{host}/in.jsonl", f"https://{host}")
+
+
 async def test_http_reads_its_authorities_once_and_beside_the_event_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -234,6 +242,15 @@ async def test_a_job_on_s3(tmp_path: Path, s3_url: str) -> None:
         assert done["delivery"]["output_uri"] == f"{s3_url}/out/output.jsonl"
         content = await op.lab.openai.files.content(done["output_file_id"])
         assert await bucket.read("out/output.jsonl", 0, 1 << 20) == content.content
+
+
+async def test_a_folder_of_a_bucket_is_no_object(s3_url: str) -> None:
+    """It read as an empty file: the job failed with an input that has no lines."""
+    async with Storage(s3_url).writer("in/lines.jsonl") as writer:
+        await writer.write(input_lines(4))
+    for uri in (f"{s3_url}/in", "s3://weir"):
+        with pytest.raises(UriUnreadableError, match="no such object"):
+            await read(UriAccess(), uri, "s3://weir")
 
 
 async def test_an_input_whose_end_was_not_heard_is_kept(

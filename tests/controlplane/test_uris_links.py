@@ -132,7 +132,7 @@ async def test_a_prefix_may_be_one_object(team: Path) -> None:
         assert await read(path, path) == OWN
 
 
-@pytest.mark.parametrize("name", ["nothing", "folder", "pipe"])
+@pytest.mark.parametrize("name", ["nothing", "folder", "pipe", "in.jsonl/part", "n" * 300])
 async def test_what_is_no_file_is_no_object(team: Path, name: str) -> None:
     (team / "folder").mkdir()
     os.mkfifo(team / "pipe")

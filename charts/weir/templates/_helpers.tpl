@@ -65,9 +65,9 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{/* The pod-level part of restricted pod security; call with (dict "user" UID). */}}
 {{- define "weir.podSecurity" -}}
 runAsNonRoot: true
-runAsUser: {{ .user }}
-runAsGroup: {{ .user }}
-fsGroup: {{ .user }}
+runAsUser: {{ int64 .user }}
+runAsGroup: {{ int64 .user }}
+fsGroup: {{ int64 .user }}
 fsGroupChangePolicy: OnRootMismatch
 seccompProfile: {type: RuntimeDefault}
 {{- end }}

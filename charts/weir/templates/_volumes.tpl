@@ -16,6 +16,13 @@
 {{- end -}}
 {{- end }}
 
+{{/* Refuses files where each pod has its own, which go with it and which no other pod sees. */}}
+{{- define "weir.checkFilesURL" -}}
+{{- if regexMatch "^(file|local|memory)://" (.Values.files.url | default "") -}}
+{{- fail (printf "files.url: %s is in each pod alone, and goes with it: name an object store, or leave it empty for a volume that all pods share (files.volume)" .Values.files.url) -}}
+{{- end -}}
+{{- end }}
+
 {{/* The claim of the files as it is asked for, against the one in the cluster. */}}
 {{- define "weir.checkFilesVolume" -}}
 {{- $volume := .Values.files.volume -}}

@@ -18,7 +18,7 @@ from weir_cli.sim.inputs import (
 from weir_cli.sim.machine import SLO_HELP, EngineLimits, make_replica, parse_slos, read_machine
 from weir_cli.sim.options import check_choice
 from weir_cli.sim.outcome import check_output, outcome, show, write_chrome, write_json
-from weir_cli.sim.plots import write_plots
+from weir_cli.sim.plots import check_plots, write_plots
 from weir_cli.sim.runner import PresetRunner, drain_s
 from weir_engine.presets import PRESETS
 from weir_engine.sim.profiles import PROFILES
@@ -73,6 +73,7 @@ def sim(  # noqa: PLR0913 - one option each
     check_choice("--preset", preset, PRESETS)
     check_output("--json", json)
     check_output("--chrome", chrome)
+    check_plots(plots)
     limits = EngineLimits(
         max_batched_tokens=max_batched_tokens,
         max_seqs=max_seqs,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,19 @@ SIZE_INCHES = (8, 3.2)
 BINS = 120
 
 
+def check_plots(folder: Path | None) -> None:
+    """Refuses plots that cannot be made before hours are spent on what they would show.
+
+    Raises:
+        CliError: matplotlib is missing, or the folder cannot be made.
+    """
+    if folder is None:
+        return
+    _figure()
+    with _named(folder, ExitStatus.USAGE):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
 def write_plots(results: Sequence[SimResult], slos: Sequence[Slo], folder: Path) -> list[Path]:
     """Tokens a second by class over time, and online latencies as distributions.
 
@@ -28,16 +42,29 @@ def write_plots(results: Sequence[SimResult], slos: Sequence[Slo], folder: Path)
         "latencies": _latencies(_figure(), results, slos),
     }
     written = []
-    try:
+    with _named(folder, ExitStatus.FAILED):
         folder.mkdir(parents=True, exist_ok=True)
         for name, figure in figures.items():
             written.append(folder / f"{name}.png")
             figure.savefig(written[-1], dpi=120)
+    return written
+
+
+@contextmanager
+def _named(folder: Path, status: ExitStatus) -> Iterator[None]:
+    """Turns what keeps a folder from being written into a sentence about the option.
+
+    Raises:
+        CliError: in place of an OSError inside.
+    """
+    try:
+        yield
     except OSError as error:
         raise CliError(
-            f"--plots {folder}: {error.strerror}", remedy="name a folder that can be written"
+            f"--plots {folder}: {error.strerror}",
+            remedy="name a folder that can be written",
+            status=status,
         ) from error
-    return written
 
 
 def _figure() -> Any:  # noqa: ANN401 - matplotlib is not there for all

@@ -13,6 +13,7 @@ from weir_cli.errors import CliError, ExitStatus
 from weir_cli.sim.inputs import Specs
 from weir_engine.config import Metric, Slo
 from weir_engine.errors import ConfigError
+from weir_engine.presets import SEATS
 from weir_engine.sim.fleet import Fleet
 from weir_engine.sim.loop import Feeder, Simulation
 from weir_engine.sim.preset_run import preset_simulation
@@ -23,6 +24,7 @@ _SLICES = 200
 _DRAIN_S = 60.0  # after the last arrival, so that it can be answered
 _DRAIN_OF_TTFT = 1.2  # of the largest threshold: who still waits then is late
 _MOST_DRAIN_S = 3_600.0  # an objective of days is none, and batch work runs for as long
+_BUDGETED = "hygen"  # the preset whose step budget is profiled, and static
 _LONGEST_ANSWER_S = 36_000.0  # ends a run whose requests make no progress
 
 
@@ -48,7 +50,17 @@ class PresetRunner:
     def of(
         cls, preset: str, step_budget_ms: float | None, *, whole_answers: bool = False
     ) -> PresetRunner:
-        """What the options ask for."""
+        """What the options ask for.
+
+        Raises:
+            CliError: a step budget for a preset that has none, which would count for nothing.
+        """
+        if step_budget_ms is not None and SEATS[preset].budget is not SEATS[_BUDGETED].budget:
+            raise CliError(
+                f"--step-budget-ms: preset {preset} has no static step budget",
+                remedy=f"leave it out, or give --preset {_BUDGETED}",
+                status=ExitStatus.USAGE,
+            )
         budget_s = None if step_budget_ms is None else step_budget_ms / 1e3
         return cls(preset=preset, budget_s=budget_s, whole_answers=whole_answers)
 

@@ -15,7 +15,11 @@ from weir_controlplane.agents.pods import PodPolicies
 from weir_controlplane.agents.queue import QueueGauges, fleet, reason_of
 from weir_controlplane.agents.service import CHUNKS_TOPIC, AgentService
 from weir_controlplane.dispatch.bounds import WATCH_EVERY_S
-from weir_controlplane.dispatch.incarnations import forget_agents, set_agents_right
+from weir_controlplane.dispatch.incarnations import (
+    forget_agents,
+    forget_incarnations,
+    set_agents_right,
+)
 from weir_controlplane.dispatch.sweep import sweep_uploads
 from weir_controlplane.dispatch.watch import close_ending, expire_leases, revoke_halted, unpin
 from weir_controlplane.eta.keeper import OutlookKeeper
@@ -39,6 +43,7 @@ class Runtime:
         self._agents: AgentService | None = None
         self._gauges = PodGauges()
         self._queue = QueueGauges()
+        self._keeper: OutlookKeeper | None = None
 
     @property
     def agents(self) -> AgentService:
@@ -127,9 +132,12 @@ class Runtime:
 
     async def outlook_forever(self, services: Services) -> None:
         """Keeps what is expected of running batches current."""
-        keeper = OutlookKeeper(services.outlook, chunk_tokens=services.settings.chunk_tokens)
+        # The same after an outage, which ends the task: it knows what it has shown.
+        self._keeper = self._keeper or OutlookKeeper(
+            services.outlook, chunk_tokens=services.settings.chunk_tokens
+        )
         while True:
-            await keeper.update(self.agents)
+            await self._keeper.update(self.agents)
             await asyncio.sleep(services.settings.poll_s)
 
     async def demand_forever(self, services: Services) -> None:
@@ -151,5 +159,6 @@ class Runtime:
         while True:
             await asyncio.sleep(services.settings.sweep_s * random.uniform(0.8, 1.2))  # noqa: S311
             await forget_agents(services.database)
+            await forget_incarnations(services.database)
             await forget_models(services.database)
             await sweep_uploads(services.database, services.storage)

@@ -65,17 +65,17 @@ async def wind_up(
         await _end(services, work, None, Totals(), losses)
         return
     plan = await _prepare(services, work, losses or Losses())
-    ids = [file.id for file in plan.files.values()]
+    files = list(plan.files.values())
     try:
         totals = await asyncio.to_thread(_write, services, plan, wanted)
     except Exception:  # not where it is cancelled: the thread may be writing yet
-        await forget_unfinished(services, ids)
+        await forget_unfinished(services, files)
         raise
     try:
         await _end(services, work, plan, totals, losses)
     except BaseException:
         # It may have been committed although its answer was lost: the rows know.
-        await asyncio.shield(forget_unfinished(services, ids))
+        await asyncio.shield(forget_unfinished(services, files))
         raise
 
 
@@ -206,7 +206,7 @@ async def _end(
             sizes = {"output": totals.output_bytes, "error": totals.error_bytes}
             for kind, file in plan.files.items():
                 row = await session.get(File, file.id, with_for_update={"key_share": True})
-                if row is None or row.status != "uploading":  # the sweeper removes what was written
+                if row is None or row.status != "uploading":  # the sweeper took it for abandoned
                     raise StorageError("the files took longer to write than abandoned_upload_s")
                 if sizes[kind] == 0:  # empty files are not made
                     await session.delete(row)

@@ -76,8 +76,8 @@ async def _input_file(services: Services, work: JobWork, wanted: Callable[[], bo
         blocks = await _blocks(services, session, job)
     try:
         await _store(services, work, file, while_ours(work, blocks, wanted))
-    except BaseException:
-        await asyncio.shield(forget_unfinished(services, [file.id]))
+    except Exception:  # not where it is cancelled: the store may be ending it yet
+        await asyncio.shield(forget_unfinished(services, [file]))
         raise
     return file.id
 
@@ -115,7 +115,7 @@ async def _store(
     async with services.database.transaction() as session:
         job = await hold(session, work)
         row = await session.get(File, file.id, with_for_update={"key_share": True})
-        if row is None or row.status != "uploading":  # the sweeper removes what was written
+        if row is None or row.status != "uploading":  # the sweeper took it for abandoned
             raise StorageError("the copy took longer than abandoned_upload_s")
         row.status, row.size_bytes, row.sha256 = "processed", writer.bytes, writer.sha256
         row.created_at = await clock_s(session)

@@ -8,6 +8,7 @@ import structlog
 from sqlalchemy import delete, exists, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import aliased
 
 from weir_controlplane.dispatch.bounds import AHEAD_S, MAX_PAUSE_S
 from weir_controlplane.dispatch.errors import StaleIncarnationError, StaleSequenceError
@@ -171,6 +172,30 @@ async def forget_agents(database: Database) -> int:
         await session.execute(delete(Incarnation).where(Incarnation.agent_id.in_(gone)))
         await session.execute(delete(Agent).where(Agent.agent_id.in_(gone)))
     return len(gone)
+
+
+async def forget_incarnations(database: Database) -> int:
+    """Deletes processes of agents that another took the place of `REMEMBERED_S` ago; how many.
+
+    What they held is closed or adopted since, and their deaths are forgotten. The newest of each
+    agent stays: it may be at work.
+    """
+    later = aliased(Incarnation)
+    succeeded = exists().where(
+        later.agent_id == Incarnation.agent_id,
+        later.id > Incarnation.id,
+        later.created_at < db_now() - REMEMBERED_S,
+    )
+    holds = exists().where(Chunk.leased_by == Incarnation.id, Chunk.state == "leased")
+    some = select(Incarnation.id).where(succeeded, ~holds).limit(_FORGET_ROWS)
+    async with database.transaction() as session:
+        gone = await session.execute(
+            delete(Incarnation)
+            .where(Incarnation.id.in_(some))
+            .returning(Incarnation.id)
+            .execution_options(synchronize_session=False)
+        )
+        return len(gone.all())
 
 
 async def set_agents_right(database: Database) -> int:

@@ -19,9 +19,9 @@ from weir_controlplane.eta.predict import (
     seconds_to_end,
 )
 from weir_controlplane.eta.reading import Work, read_work
+from weir_controlplane.eta.standstill import Standstill
 from weir_controlplane.store.database import clock_s
 
-STUCK_S = 900.0
 MAX_SHOWN = 100  # batches with metrics of their own: those with the least margin
 
 
@@ -33,6 +33,7 @@ class OutlookKeeper:
         self._chunk_tokens = chunk_tokens
         self._rates: dict[str, float] = {}  # as last measured, by model
         self._shown: set[str] = set()
+        self._standstill = Standstill()
 
     async def update(self, agents: AgentService) -> None:
         """Looks at the queue, the fleet and what was committed, and expects anew."""
@@ -45,14 +46,15 @@ class OutlookKeeper:
         reasons = {key: reason_of(agents, batch, pods) for key, batch in running.items()}
         waiting = {key for key, reason in reasons.items() if reason is not None}
         ends = self._ends(agents, running, waiting, work, now_s)
+        able = {key: reason is None for key, reason in reasons.items()}
+        stuck = self._standstill.stuck(able, work.committed_at, agents.clock_s())
         self._outlook.batches = {
             key: BatchOutlook(
                 end_at=ends[key],
                 eta_at=ends[key] if reasons[key] is None else None,
                 waiting_reason=reasons[key],
                 deadline_at=work.deadline_at.get(key, batch.expires_at),
-                stuck=reasons[key] is None
-                and now_s - max(work.committed_at.get(key, 0.0), batch.waiting_since) > STUCK_S,
+                stuck=key in stuck,
             )
             for key, batch in running.items()
         }

@@ -45,28 +45,26 @@ async def delete_file(services: Services, tenant_id: str, file_id: str) -> None:
     await _purge(services, file.id, file.storage_key)
 
 
-async def forget_unfinished(services: Services, file_ids: Collection[str]) -> None:
+async def forget_unfinished(services: Services, files: Collection[File]) -> None:
     """Removes files that were given up before they were there, rows and content.
 
-    A transaction may have been committed although its answer was lost: only rows that still say
-    "uploading" are removed, and those first. What fails here is left to the sweeper.
+    A transaction may have been committed although its answer was lost: what a row says to be there
+    stays, and rows that still say "uploading" are marked first. The sweeper may have taken an
+    upload for abandoned before its object appeared. What fails here is left to it.
     """
+    rows = File.id.in_([file.id for file in files])
     with contextlib.suppress(WeirError, *OUTAGES):
         async with services.database.transaction() as session:
-            unfinished = update(File).where(File.id.in_(file_ids), File.status == "uploading")
-            found = await session.execute(
-                unfinished.values(status="deleted")
-                .returning(File.storage_key)
-                .execution_options(synchronize_session=False)
-            )
-            keys = list(found.scalars())
-        for key in keys:
-            await services.storage.delete(key)
+            unfinished = update(File).where(rows, File.status == "uploading")
+            await session.execute(unfinished.values(status="deleted"))
+            found = await session.execute(select(File.id).where(rows, File.status == "processed"))
+            there = set(found.scalars())
+        for file in files:
+            if file.id not in there:
+                await services.storage.delete(file.storage_key)
         async with services.database.transaction() as session:
             # Nobody ever saw them: no cursor of a list can stand on them.
-            await session.execute(
-                delete(File).where(File.id.in_(file_ids), File.status == "deleted")
-            )
+            await session.execute(delete(File).where(rows, File.status == "deleted"))
 
 
 async def sweep_forever(services: Services) -> None:

@@ -142,7 +142,10 @@ class Storage:
         return int(await self._call(self._fs.size, self._path(key)))
 
     async def version(self, key: str) -> tuple[object, ...]:
-        """What changes when another object takes this one's place, where the store tells."""
+        """What changes when another object takes this one's place, where the store tells.
+
+        A folder is none: `StorageError`, because of an IsADirectoryError.
+        """
         return await self._call(self._version, key)
 
     async def exists(self, key: str) -> bool:
@@ -236,6 +239,8 @@ class Storage:
     def _version(self, key: str) -> tuple[object, ...]:
         self._fs.invalidate_cache()
         info = self._fs.info(self._path(key))
+        if info["type"] == "directory":  # on S3: the keys of other objects begin so
+            raise IsADirectoryError(errno.EISDIR, "is no object", key)
         return info.get("ETag"), info.get("size")
 
     def _is_missing(self, key: str) -> bool:

@@ -42,6 +42,8 @@ class Uploads:
     ) -> File:
         """The new file. It exists when this returns, and leaves nothing when this raises.
 
+        What a cancelled one leaves is removed by the sweeper of abandoned uploads.
+
         Raises:
             InvalidRequestError: the form is wrong.
             PayloadTooLargeError: the file is over the bound.
@@ -55,8 +57,8 @@ class Uploads:
             file = await self._begin(tenant_id)
             try:
                 return await self._receive(file, form_events(content_type, body))
-            except BaseException:
-                await asyncio.shield(forget_unfinished(self._services, [file.id]))
+            except Exception:  # not where it is cancelled: the store may be ending it yet
+                await asyncio.shield(forget_unfinished(self._services, [file]))
                 raise
 
     async def _begin(self, tenant_id: str) -> File:
@@ -117,7 +119,6 @@ class Uploads:
             )
             row = found.scalar_one_or_none()
         if row is None:  # the sweeper took it for abandoned
-            await self._services.storage.delete(file.storage_key)
             raise InvalidRequestError("file: the upload took too long", param="file")
         return row
 

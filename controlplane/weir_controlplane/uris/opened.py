@@ -21,6 +21,7 @@ _DESCRIPTORS = "/proc/self/fd"
 # These flags open nothing for reading: that takes rights, and waits at a pipe.
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
 _OBJECT = os.O_PATH | os.O_NOFOLLOW
+_NAMES_NOTHING = frozenset((errno.ENOTDIR, errno.ENAMETOOLONG))
 
 
 def opened_object(uri: Uri, prefix: Uri) -> tuple[Storage, str]:
@@ -33,6 +34,7 @@ def opened_object(uri: Uri, prefix: Uri) -> tuple[Storage, str]:
     """
     root, path = _real(prefix), _real(uri)
     below = _below(root, path)
+    _check_can_be(path)
     if not below:  # the prefix is the object itself
         root, below = root.parent, (root.name,)
     folder = _opened_folder(root, below[:-1])
@@ -80,6 +82,20 @@ def _below(root: Path, path: Path) -> tuple[str, ...]:
     if not path.is_relative_to(root):
         raise UriRefusedError("a symbolic link leads out of its prefix")
     return path.relative_to(root).parts
+
+
+def _check_can_be(path: Path) -> None:
+    """Checks that something can have this path.
+
+    Raises:
+        FileNotFoundError: it goes on below a file, or a name is too long. Nothing will be there
+            later either; a name that became a link just now looks the same when it is opened.
+    """
+    try:
+        path.lstat()
+    except OSError as error:
+        if error.errno in _NAMES_NOTHING:
+            raise FileNotFoundError(errno.ENOENT, "names nothing", str(path)) from error
 
 
 def _opened_folder(root: Path, names: Sequence[str], *, make: bool = False) -> int:

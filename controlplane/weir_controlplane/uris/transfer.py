@@ -113,7 +113,7 @@ class UriAccess:
             found = await asyncio.get_running_loop().getaddrinfo(
                 host, int(port or default), type=socket.SOCK_STREAM
             )
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the latter: a label is empty or too long
             raise StorageError(f"the host {host} cannot be resolved") from error
         addresses = [str(item[4][0]) for item in found]
         if host not in self.private_hosts:

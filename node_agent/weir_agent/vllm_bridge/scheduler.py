@@ -16,7 +16,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
-from weir_agent.vllm_bridge import seeds, shapes, wiring
+from weir_agent.vllm_bridge import item_bounds, seeds, shapes, wiring
 from weir_agent.vllm_bridge.base import VllmScheduler
 from weir_agent.vllm_bridge.driver import StepDriver
 from weir_agent.vllm_bridge.messages import read_settings
@@ -180,6 +180,7 @@ def build(
         clock=clock,
     )
     wiring.install()
+    item_bounds.install()
     if current_platform.is_cpu():
         seeds.install()
     return scheduler

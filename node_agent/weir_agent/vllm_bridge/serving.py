@@ -42,6 +42,7 @@ from weir_agent.engine import (
 )
 from weir_agent.http import KeyGuard
 from weir_agent.settings import AgentSettings, SettingsError
+from weir_agent.vllm_bridge import item_bounds
 from weir_agent.vllm_bridge.environment import start_engine_by_fork
 from weir_agent.vllm_bridge.facade import CURRENT, OfflineView, OnlineView, Submission
 from weir_agent.vllm_bridge.final_text import FinalText
@@ -209,6 +210,7 @@ async def start(args: Any, settings: AgentSettings, *, identity: str) -> VllmEng
             usage_context=UsageContext.OPENAI_API_SERVER
         )
         check_config(config)
+        item_bounds.install()
     except (UnsupportedEngineError, ValueError, OSError) as error:
         raise SettingsError(f"engine_args: {error} (set WEIR_ENGINE_ARGS)") from error
     start_engine_by_fork()

@@ -5,6 +5,7 @@ of the block in which they part is cached too, in a block with another hash.
 """
 
 from array import array
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -56,14 +57,17 @@ class PrefixBranches:
     """The newest blocks behind each cached prefix, with their tokens.
 
     At most ``most_prefixes`` are kept, those that changed last. That a block was evicted is
-    noticed when it is read.
+    noticed when it is read. A version is given once, so that a prefix that was dropped and is back
+    is not taken for what it was.
 
     Source: Weir; sharing by tokens instead of blocks: SGLang's radix tree (Zheng et al., 2024, §3).
     """
 
     def __init__(self, most_prefixes: int) -> None:
         self._most = most_prefixes
-        self._forks: dict[BlockHash, _Fork] = {}
+        # Ordered: a plain dict looks for its oldest entry past all that were deleted before.
+        self._forks: OrderedDict[BlockHash, _Fork] = OrderedDict()
+        self._changes = 0
 
     def __len__(self) -> int:
         return len(self._forks)
@@ -74,20 +78,20 @@ class PrefixBranches:
         alive = [branch for branch in fork.branches if branch.block.block_hash == branch.key]
         alive.append(_Branch(block, block.block_hash, array("q", tokens)))
         fork.branches = alive[-_BRANCHES:]
-        fork.version += 1
+        self._changed(fork)
 
     def expect(self, prefix: BlockHash, leader: RequestId) -> None:
         """A request computes a block behind the prefix."""
         fork = self._fork(prefix)
         fork.leaders = (*fork.leaders, leader)
-        fork.version += 1
+        self._changed(fork)
 
     def expect_no_more(self, prefix: BlockHash, leader: RequestId) -> None:
         """It has computed that block, or will not."""
         fork = self._forks.get(prefix)
         if fork is not None and leader in fork.leaders:
             fork.leaders = tuple([name for name in fork.leaders if name != leader])
-            fork.version += 1
+            self._changed(fork)
 
     def leaders(self, prefix: BlockHash) -> tuple[RequestId, ...]:
         """The requests that compute a block behind the prefix."""
@@ -113,13 +117,17 @@ class PrefixBranches:
         """The cache was dropped."""
         self._forks.clear()
 
+    def _changed(self, fork: _Fork) -> None:
+        self._changes += 1
+        fork.version = self._changes
+
     def _fork(self, prefix: BlockHash) -> _Fork:
         """The fork behind a prefix, as the one that changed last."""
         fork = self._forks.pop(prefix, None)
         if fork is None:
             fork = _Fork()
             while len(self._forks) >= self._most:
-                del self._forks[next(iter(self._forks))]
+                self._forks.popitem(last=False)
         self._forks[prefix] = fork
         return fork
 

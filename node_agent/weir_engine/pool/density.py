@@ -111,8 +111,8 @@ def partition_memory(
     """
     if left_density == right_density:
         share = 0.5
-    elif left_density == inf:
-        share = 0.0
+    elif inf in {left_density, right_density}:
+        share = 1.0 if right_density == inf else 0.0
     else:
         share = (target_density - right_density) / (left_density - right_density)
     left = total * min(max(share, 0.0), 1.0)

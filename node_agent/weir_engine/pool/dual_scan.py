@@ -4,6 +4,7 @@ Fills the offline-selection seat of the scheduler. The order comes from outside,
 hint; whether a request fits is decided by the step.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -72,7 +73,10 @@ class DualScanOrder:
             raise ConfigError(f"target_density is {target_density}: give more than 0")
         self._target = target_density
         self._hint = hint
-        self._waiting: dict[Side, dict[RequestId, _Waiting]] = {side: {} for side in Side}
+        # Ordered: a plain dict looks for its first entry past all that left before.
+        self._waiting: dict[Side, OrderedDict[RequestId, _Waiting]] = {
+            side: OrderedDict() for side in Side
+        }
         self._side: dict[RequestId, Side] = {}
         self._running: list[_Waiting] = []
         self._most_running = _LEAST_RUNNING

@@ -113,6 +113,8 @@ def _take_outer(work: PlacedWork, given: EndSlices, share: float) -> tuple[EndSl
     wanted_compute, wanted_memory = share * compute[-1], share * memory[-1]
 
     def right_cut(left: int) -> int:
+        if wanted_memory == 0:  # none of it is memory-bound: the left cut alone decides
+            return size
         least = left if one_piece else bound
         below = memory[-1] - (wanted_memory - memory[left])
         cut = int(np.clip(np.searchsorted(memory, below), max(least, left), size))

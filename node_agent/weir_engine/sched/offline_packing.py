@@ -3,6 +3,7 @@
 What online work takes is decided before, in ``priority_packing``. Source: BROS §4.2, Algorithm 1.
 """
 
+from math import inf
 from typing import Final
 
 from weir_engine.config import Policy
@@ -36,8 +37,9 @@ class OfflinePacking:
     Source: BROS §4.2, Algorithm 1, lines 15 to 33. Deviations: the paper has neither an offline
     threshold nor a bound on a step's tokens. A request above the threshold keeps nobody waiting who
     fits under it, and below the whole cache none is admitted that would outgrow it with those that
-    run. A prompt goes whole or waits; one that no step takes whole beside the decodes that it has
-    is cut to what the step has left, in tokens and in time.
+    run; where no offline request runs, one that lacks blocks waits for online requests alone, and
+    others pass it. A prompt goes whole or waits; one that no step takes whole beside the decodes
+    that it has is cut to what the step has left, in tokens and in time.
     """
 
     def __init__(
@@ -48,7 +50,10 @@ class OfflinePacking:
         remaining: RemainingTime,
         batch: BatchSize,
         swap: SwapModel,
+        tpot_s: float,
     ) -> None:
+        """``tpot_s``: the time to an online token, which no step beside a decode may exceed."""
+        self._tpot_s = tpot_s
         self._state = state
         self._ends = BothEnds(state.kv, swap)
         self._growth: type[GrowthToEnds | GrowthToPeak] = (
@@ -76,7 +81,7 @@ class OfflinePacking:
         running = [request for request in offline if request.id not in draft.preempted]
         lacking: list[Share] = []
         for whole in self._running_shares(draft, running, claimed):
-            share = self._cut(draft, step, whole, limit_s)
+            share = self._cut(draft, step, policy, whole, limit_s)
             if not self._has_room(draft, policy, share, room):
                 lacking.append(share)
                 continue
@@ -137,7 +142,7 @@ class OfflinePacking:
         room: int,
     ) -> None:
         state = self._state
-        if any(request.solo for request in state.running_offline.values()):
+        if room < 1 or any(request.solo for request in state.running_offline.values()):
             return
         most_tokens = policy.offline_kv_blocks * draft.block_size_tokens
         bounded = policy.offline_kv_blocks < state.kv.total_blocks
@@ -149,20 +154,22 @@ class OfflinePacking:
             if not may_join(draft, request, most_tokens):
                 continue
             hit = state.kv.hit(request)
-            if hit.comes or waits_for_leader(state, draft, request, hit.tokens):
-                continue
-            if draft.sure_hit(state.kv, request, hit) is not hit:
-                continue  # this step would evict what it counts on
+            leads = not (hit.comes or waits_for_leader(state, draft, request, hit.tokens))
+            if not leads or draft.sure_hit(state.kv, request, hit) is not hit:
+                continue  # others compute what it lacks, or the step would evict what it counts on
             hit = _hit_within(draft, policy, request, hit)
             tokens = min(request.known_tokens - hit.tokens, state.shape.max_batched_tokens)
             # Nothing is admitted that could not be computed whole.
             whole = draft.blocks_behind(hit.tokens, request.known_tokens - hit.tokens)
             adopted = draft.hit_blocks(request, hit)
             share = Share(request, tokens, hit.tokens, whole + adopted, hit=hit)
-            share = self._cut(draft, step, share, limit_s)
+            share = self._cut(draft, step, policy, share, limit_s)
             allowed = policy.offline_kv_blocks - draft.offline_blocks
             need = growth.need(draft, request, hit.tokens, adopted, room=allowed)
-            fits = self._has_room(draft, policy, share, room) and self._fits(step, share)
+            has_room = self._has_room(draft, policy, share, room)
+            if share.tokens and not has_room and draft.offline_seqs == 0:
+                continue  # no offline request ends that would make room for it
+            fits = has_room and self._fits(step, share)
             if not fits or (bounded and not is_allowed(draft, policy, need)):
                 return
             if not self._pack_or_replace(step, share, limit_s):
@@ -172,7 +179,9 @@ class OfflinePacking:
             if request.solo:
                 return
 
-    def _cut(self, draft: StepDraft, step: PackedStep, share: Share, limit_s: float) -> Share:
+    def _cut(
+        self, draft: StepDraft, step: PackedStep, policy: Policy, share: Share, limit_s: float
+    ) -> Share:
         """Of a prompt that no step takes whole beside its decodes, what this one has left for it.
 
         Its tokens are then 0 where that is too little.
@@ -180,7 +189,7 @@ class OfflinePacking:
         if share.tokens == 1:
             return share
         beside = self._state.shape.max_batched_tokens - step.shape.decode_requests
-        if share.tokens <= beside:
+        if share.tokens <= beside and not self._outlasts(step, policy, share, limit_s):
             return share
         computed = share.computed_tokens
         tokens = self._model.max_prefill_tokens(
@@ -192,6 +201,15 @@ class OfflinePacking:
             return share._replace(tokens=tokens)
         less = draft.blocks_for(computed, share.tokens) - draft.blocks_for(computed, tokens)
         return share._replace(tokens=tokens, blocks=share.blocks - less)
+
+    def _outlasts(self, step: PackedStep, policy: Policy, share: Share, limit_s: float) -> bool:
+        """True where a step of it and its decodes alone is longer than any may be from now on."""
+        if limit_s == inf:
+            return False
+        decodes = step.shape._replace(prefill_tokens=0, prefill_history=0.0, prefill_requests=0)
+        whole = decodes.with_prefill(share.tokens, share.computed_tokens)
+        budget_s = inf if policy.step_budget_s is None else policy.step_budget_s
+        return self._model.predict_high(whole, _GUARD) > min(self._tpot_s, budget_s)
 
     def _fits(self, step: PackedStep, share: Share) -> bool:
         return 0 < share.tokens <= step.tokens_left

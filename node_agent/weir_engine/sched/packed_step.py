@@ -94,14 +94,10 @@ class PackedStep:
 
     def take(self, share: Share) -> None:
         """Give a request its place."""
-        draft, online = self._draft, share.request.is_online
         self._count(share, 1)
-        if share.hit is not None and not online:
-            draft.computing.update(
-                share.request.block_hashes[share.hit.tokens // draft.block_size_tokens :]
-            )
+        self._leads(share)
         self.slots += share.slots
-        if online:
+        if share.request.is_online:
             self.online.append(share)
             self._online_shapes.append(share.on(self.online_shape))
         else:
@@ -113,6 +109,10 @@ class PackedStep:
         share = self.online.pop()
         self._online_shapes.pop()
         self._count(share, -1)
+        if share.hit is not None:  # others may lead to the same blocks
+            self._draft.computing.clear()
+            for other in (*self.online, *self.offline):
+                self._leads(other)
         return share
 
     def write(self) -> None:
@@ -125,6 +125,12 @@ class PackedStep:
                 draft.add_decodes([share.work], StepShape.of_decodes([share.computed_tokens]))
             else:
                 draft.add_prefill(share.work, share.computed_tokens)
+
+    def _leads(self, share: Share) -> None:
+        """An admission computes what its hit lacks: others wait for that (design §3, rule 6)."""
+        if share.hit is not None:
+            first = share.hit.tokens // self._draft.block_size_tokens
+            self._draft.computing.update(share.request.block_hashes[first:])
 
     def _count(self, share: Share, sign: int) -> None:
         draft, offline = self._draft, not share.request.is_online

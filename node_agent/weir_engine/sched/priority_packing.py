@@ -54,14 +54,16 @@ class PriorityPacking(StepListener):
         remaining: RemainingTime,
         batch: BatchSize,
         swap: SwapModel,
+        tpot_s: float,
     ) -> None:
+        """``tpot_s`` is the objective that ``remaining`` has for tokens after the first."""
         self._state = state
         self._ends = BothEnds(state.kv, swap)
         self._model = model
         self._remaining = remaining
         self._batch = batch
         self._offline = OfflinePacking(
-            state, model=model, remaining=remaining, batch=batch, swap=swap
+            state, model=model, remaining=remaining, batch=batch, swap=swap, tpot_s=tpot_s
         )
 
     def fill(self, draft: StepDraft, policy: Policy, now_s: float) -> Packed:

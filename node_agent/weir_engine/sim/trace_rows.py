@@ -10,6 +10,10 @@ from math import isfinite
 
 from weir_engine.errors import ConfigError
 
+MOST_TIME = 1e13
+"""The largest time in a trace: milliseconds since 1970 are below it, nanoseconds far above. Beyond
+a thousand times as much the seconds that are added to a time go in its rounding."""
+
 
 def csv_rows(lines: Iterable[str], *, needs: Iterable[str]) -> Iterator["Row"]:
     """The rows of a CSV with a header that has at least the columns ``needs``.
@@ -71,7 +75,7 @@ class Row:
         return self._fields.get(name)
 
     def seconds(self, name: str) -> float:
-        """A time, 0 or more.
+        """A time, from 0 to ``MOST_TIME``.
 
         Raises:
             ConfigError: it is none.
@@ -79,6 +83,8 @@ class Row:
         value = self._number(name, "give seconds of 0 or more")
         if not (isfinite(value) and value >= 0):
             raise self.error(name, "give seconds of 0 or more")
+        if value > MOST_TIME:
+            raise self.error(name, f"give at most {MOST_TIME:g}: is it in nanoseconds?")
         return value
 
     def count(self, name: str, *, smallest: int = 1) -> int:

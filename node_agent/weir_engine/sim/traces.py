@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from weir_engine.errors import ConfigError
 from weir_engine.ids import RequestClass, RequestId
-from weir_engine.sim.trace_rows import Row, csv_rows, json_rows
+from weir_engine.sim.trace_rows import MOST_TIME, Row, csv_rows, json_rows
 from weir_engine.sim.workload import RequestSpec, Segment
 
 _MOONCAKE_BLOCK_TOKENS = 512
@@ -185,7 +185,11 @@ class Cut:
         return self.start_s <= spec.arrival_s < end_s
 
     def of(self, specs: Sequence[RequestSpec]) -> tuple[RequestSpec, ...]:
-        """The part, from time 0 on."""
+        """The part, from time 0 on.
+
+        Raises:
+            ConfigError: ``time_scale`` takes a request beyond all times.
+        """
         made: list[RequestSpec] = []
         taken = 0.0
         for spec in specs:
@@ -197,6 +201,11 @@ class Cut:
             if taken >= 1.0 - 1e-9:
                 taken -= 1.0
                 arrival_s = (spec.arrival_s - self.start_s) * self.time_scale
+                if arrival_s > MOST_TIME:
+                    raise ConfigError(
+                        f"{spec.id} arrives at {arrival_s:g} s with all times multiplied by "
+                        f"{self.time_scale:g}: multiply them by less, {MOST_TIME:g} s is the most"
+                    )
                 made.append(replace(spec, arrival_s=arrival_s))
         return tuple(made)
 

@@ -81,9 +81,10 @@ class TokenFile(httpx.Auth):
         """
         try:
             token = (await asyncio.to_thread(self._path.read_text)).strip()
-        except OSError as error:
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "not text"
             raise ControlPlaneError(
-                f"{self._path}: {error.strerror} (set WEIR_OPERATOR_CONTROL_PLANE_TOKEN_FILE)"
+                f"{self._path}: {why} (set WEIR_OPERATOR_CONTROL_PLANE_TOKEN_FILE)"
             ) from error
         request.headers["authorization"] = f"Bearer {token}"
         yield request
@@ -247,7 +248,7 @@ def _job(told: Json) -> HeardJob:
             name=told["name"],
             report=batch_report(told),
         )
-    except (ReportError, KeyError) as error:
+    except (ReportError, KeyError, TypeError) as error:
         raise ControlPlaneError(str(error), code=UNREADABLE) from error
 
 
@@ -258,7 +259,7 @@ def _service(told: Json) -> HeardService:
             name=told["name"],
             report=service_report(told),
         )
-    except (ReportError, KeyError) as error:
+    except (ReportError, KeyError, TypeError) as error:
         raise ControlPlaneError(str(error), code=UNREADABLE) from error
 
 

@@ -10,6 +10,8 @@ from weir_operator.planning.types import Manifest, PodIdentity
 
 HASH_LABEL = "pod-template-hash"
 ENDED = frozenset({"Succeeded", "Failed"})
+MOST_CHARS = 600
+"""Of what the kubelet says: a condition holds them with the longest name of a pod before them."""
 STUCK = frozenset(
     {
         "ImagePullBackOff",
@@ -76,5 +78,19 @@ def _waiting(pod: Manifest) -> str | None:
     ]:
         waiting = (item.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") in STUCK:
-            return f"container {item['name']}: {waiting['reason']}"
+            told = _shortened(str(waiting.get("message") or ""))
+            why = f"{waiting['reason']}: {told}" if told else waiting["reason"]
+            return f"container {item['name']}: {why}"
     return None
+
+
+def _shortened(message: str) -> str:
+    """The message in one line of `MOST_CHARS` at most.
+
+    It is cut in the middle: which image it is about stands at the beginning, and why at the end.
+    """
+    line = " ".join(message.split())
+    if len(line) <= MOST_CHARS:
+        return line
+    half = (MOST_CHARS - 1) // 2
+    return f"{line[:half]}…{line[-half:]}"

@@ -164,10 +164,8 @@ def policy_fresh(context: ServiceContext, observed: ObservedLLMService) -> Findi
         if pod.state == "serving" and _fresh(pod, observed) is not True
     )
     more = f" and {len(stale) - MAX_NAMED} more" if len(stale) > MAX_NAMED else ""
-    return Finding(
-        reason=Reasons.POLICY_STALE,
-        message=f"without a leased policy: {', '.join(stale[:MAX_NAMED])}{more}",
-    )
+    named = f"{', '.join(stale[:MAX_NAMED])}{more}" or "a pod, by the control plane's clock"
+    return Finding(reason=Reasons.POLICY_STALE, message=f"without a leased policy: {named}")
 
 
 def slo_figures(context: ServiceContext, observed: ObservedLLMService) -> list[dict[str, Any]]:

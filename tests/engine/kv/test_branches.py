@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from time import process_time
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,6 +58,20 @@ def test_the_version_rises_with_each_block() -> None:
     assert branches.version(prefix("p")) > first > 0
 
 
+def test_a_prefix_that_is_back_has_another_version() -> None:
+    """Whoever waited for its leader, by a version of before it was dropped, looks again."""
+    branches = PrefixBranches(1)
+    branches.expect(prefix("p"), RequestId("a"))
+    seen = branches.version(prefix("p"))
+    branches.add(prefix("q"), Block(b"1"), [1])
+    branches.add(prefix("p"), Block(b"2"), [2])
+    assert branches.leaders(prefix("p")) == ()
+    back = branches.version(prefix("p"))
+    branches.clear()
+    branches.add(prefix("p"), Block(b"3"), [3])
+    assert branches.version(prefix("p")) > back > seen
+
+
 def test_leaders_are_known_until_they_are_done() -> None:
     branches = PrefixBranches(4)
     assert branches.leaders(prefix("p")) == ()
@@ -87,6 +102,19 @@ def test_memory_is_bounded_by_prefixes_and_by_blocks_behind_each() -> None:
     assert len(branches) == 3
     found = [n for n in range(50) if branches.find(prefix("much used"), [n]) is not None]
     assert found == list(range(42, 50))
+
+
+def test_many_prefixes_are_dropped_as_fast_as_few() -> None:
+    def seconds(most: int) -> float:
+        branches = PrefixBranches(most)
+        for number in range(3 * most):
+            branches.expect(prefix(f"{number}"), RequestId("a"))
+        started_s = process_time()
+        for number in range(5_000):
+            branches.expect(prefix(f"new{number}"), RequestId("a"))
+        return process_time() - started_s
+
+    assert seconds(40_000) < 8 * seconds(400)
 
 
 TOKENS = st.lists(st.integers(0, 2), min_size=4, max_size=4)

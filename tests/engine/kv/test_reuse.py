@@ -4,6 +4,7 @@ import math
 import random
 from collections import OrderedDict
 from collections.abc import Callable
+from time import process_time
 
 import pytest
 from hypothesis import given
@@ -252,3 +253,16 @@ def test_what_comes_back_after_an_hour_was_not_waited_for() -> None:
     reuse.asked(conversation(1, 10), 4000.0)
     reuse.left(conversation(1, 10), 4000.0)
     assert reuse.kept_blocks(4001.0) == 0
+
+
+def test_in_a_large_cache_a_request_leaves_as_fast_as_in_a_small_one() -> None:
+    """The oldest blocks are forgotten without a look past all that were forgotten before."""
+
+    def seconds(total: int) -> float:
+        reuse = OnlineReuse(total)
+        reuse.left(range(3 * total), 0.0)
+        started_s = process_time()
+        reuse.left(range(3 * total, 3 * total + 5_000), 0.0)
+        return process_time() - started_s
+
+    assert seconds(40_000) < 8 * seconds(400)

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.engine.sched.mini_engine import MiniEngine, request
 from weir_engine.errors import ConfigError
 from weir_engine.latency.features import EMPTY_SHAPE, StepShape
 from weir_engine.latency.models.batch_only import BatchOnlyModel
@@ -24,10 +25,19 @@ def test_a_step_ends_at_a_multiple_or_has_one_prompt_alone(
 
 def test_a_prompt_too_short_for_the_next_multiple_waits() -> None:
     model = BatchOnlyModel(multiple=128)
-    assert model.max_prefill_tokens(_PREFILL, 0, 1.0, 0.5, 27) <= 0
+    assert model.max_prefill_tokens(_PREFILL, 0, 1.0, 0.5, 27) == 0
     assert model.max_prefill_tokens(_PREFILL, 0, 1.0, 0.5, 28) == 28
     assert model.max_prefill_tokens(_PREFILL, 0, 1.0, 0.5, 200) == 156
     assert model.max_prefill_tokens(_PREFILL, 0, 0.0, 0.5, 200) == 0
+
+
+def test_an_online_prompt_too_short_for_the_next_multiple_waits_a_step() -> None:
+    engine = MiniEngine(preset="blendserve", model=BatchOnlyModel(multiple=16))
+    for name in ("one", "two"):
+        engine.add(request(name, online=True, prompt=6, output=2))
+    assert [(work.request_id, work.tokens) for work in engine.step().work] == [("one", 6)]
+    engine.run()
+    assert set(engine.ended) == {"one", "two"}
 
 
 def test_no_step_is_longer_than_another_and_nothing_is_learnt() -> None:

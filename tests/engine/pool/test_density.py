@@ -48,6 +48,8 @@ def test_a_target_outside_both_densities_gives_everything_to_the_nearer_side() -
     low = partition_memory(60.0, left_density=3.0, right_density=2.0, target_density=1.0)
     endless = partition_memory(60.0, left_density=inf, right_density=0.5, target_density=1.0)
     assert (high.left, low.left, endless.left) == (60.0, 0.0, 0.0)
+    turned = partition_memory(60.0, left_density=0.5, right_density=inf, target_density=1.0)
+    assert (turned.left, turned.right) == (60.0, 0.0)
     same = partition_memory(60.0, left_density=2.0, right_density=2.0, target_density=1.0)
     assert same.left == 30.0
 

@@ -93,6 +93,13 @@ def test_long_outputs_larger_than_a_slice_leave_no_replica_without_work() -> Non
     assert longest <= 30.0 + 0.5 * float(work.memory_s.sum()) / 16
 
 
+def test_work_without_outputs_is_split_too() -> None:
+    work = PlacedWork(compute_s=np.ones(40), memory_s=np.zeros(40), family=np.arange(40))
+    assert [len(part) for part in split_across(work, [1.0] * 4)] == [10] * 4
+    kept, stolen = steal(work, EndSlices(left=range(40), right=range(40, 40)))
+    assert (kept.left, stolen.left) == (range(20), range(20, 40))
+
+
 def test_bad_weights_and_work_are_refused() -> None:
     with pytest.raises(ConfigError, match="weights"):
         split_across(_work(5), [1.0, 0.0])

@@ -7,7 +7,7 @@ from weir_engine.config import EngineShape, Policy, Slo
 from weir_engine.ids import RequestClass, RequestId
 from weir_engine.kv.manager import KvManager
 from weir_engine.kv.view import PrefixHit
-from weir_engine.latency.models import FittedModel, create
+from weir_engine.latency.models import FittedModel, LatencyModel, create
 from weir_engine.latency.swap import SwapModel
 from weir_engine.presets import SEATS, build_scheduler
 from weir_engine.request import Request
@@ -95,7 +95,7 @@ class MiniEngine:
     tpot_from_arrival: bool = False
     decode_s: float = TOKEN_S
     mixed_s: float = 0.0
-    model: FittedModel | None = None
+    model: LatencyModel | None = None
     now_s: float = 0.0
     ended: dict[str, int] = field(default_factory=dict)
     plans: list[StepPlan] = field(default_factory=list)

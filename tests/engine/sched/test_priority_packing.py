@@ -60,6 +60,7 @@ class Packed(MiniEngine):
         )
         model = exact_model()
         remaining = RemainingTime(self.slos, step_tokens=self.max_batched_tokens)
+        tpot_s = min(slo.threshold_s for slo in self.slos if slo.metric is Metric.TPOT)
         batch = self.batch or FixedBatchSize(self.max_seqs)
         swap = SwapModel(slot_s=self.swap_s)
         self.scheduler = Scheduler(
@@ -73,7 +74,7 @@ class Packed(MiniEngine):
                 order=Fcfs(),
                 pool=FcfsOrder(),
                 packing=lambda state: PriorityPacking(
-                    state, model=model, remaining=remaining, batch=batch, swap=swap
+                    state, model=model, remaining=remaining, batch=batch, swap=swap, tpot_s=tpot_s
                 ),
             ),
         )
@@ -357,6 +358,28 @@ class TestOffline:
         assert names(engine.step()) == ["c0"]
         engine.run()
         assert sum(work.hit_tokens for plan in engine.plans for work in plan.work) == 8
+
+    def test_online_leads_too(self) -> None:
+        engine = Packed(prefix_cache=True)
+        for online in (True, False):
+            name = "A" if online else "c"
+            engine.add(
+                request(name, online=online, prompt=12, output=1, prefix="p", shared_blocks=2)
+            )
+        assert names(engine.step()) == ["A"]
+        engine.run()
+        assert sum(work.hit_tokens for plan in engine.plans for work in plan.work) == 8
+
+    def test_an_online_request_that_loses_its_place_leads_nobody(self) -> None:
+        """Both online ones begin with p; the offline ones wait for the one that stays."""
+        engine = Packed(slos=slos(ttft_s=0.2), batch=FixedBatchSize(2), prefix_cache=True)
+        for name, prefix, at in (("A", "p", -0.01), ("B", "p", 0.0)):
+            engine.add(request(name, online=True, prompt=12, at=at, prefix=prefix, shared_blocks=2))
+        engine.add(request("c", online=False, prompt=4))
+        engine.add(request("d", online=False, prompt=12, prefix="p", shared_blocks=2))
+        assert names(engine.step()) == ["A", "c"]
+        engine.run()
+        assert engine.scheduler.counters.offline_hit_tokens == 8
 
 
 class TestBatchSize:

@@ -77,6 +77,36 @@ class TestItGoesOn:
         offline(engine, (prompt, 4), (8, 4))
         assert ended_beside(engine) == {"off0", "off1"}
 
+    def test_with_a_prompt_that_takes_longer_than_an_online_token_may(self, preset: str) -> None:
+        engine = busy(preset, step_tokens=128)
+        offline(engine, (100, 4), (8, 4))
+        assert ended_beside(engine) == {"off0", "off1"}
+
+    def test_with_a_prompt_that_takes_longer_than_the_policy_allows(self, preset: str) -> None:
+        engine = busy(preset)
+        engine.abort("on")
+        engine.scheduler.set_policy(
+            Policy(offline_kv_blocks=99, offline_seq_slots=8, step_budget_s=0.05)
+        )
+        offline(engine, (60, 4), (8, 4))
+        engine.run(60)
+
+    def test_behind_one_that_online_leaves_no_blocks_for(self, preset: str) -> None:
+        """It fits the threshold, which more than online leaves: its turn is first for ever."""
+        engine = MiniEngine(
+            slos=SLOS,
+            blocks=200,
+            max_batched_tokens=64,
+            preset=preset,
+            static_budget_s=0.1,
+            policy=Policy(offline_kv_blocks=150, offline_seq_slots=8),
+        )
+        engine.add(request("on", online=True, prompt=240, output=400))
+        while engine.kv.free_blocks > 140:
+            engine.step()
+        offline(engine, (560, 4), *[(8, 4)] * 20)
+        assert ended_beside(engine) == {f"off{at}" for at in range(1, 21)}
+
 
 def test_a_bound_that_online_leaves_no_blocks_for_keeps_nobody_waiting() -> None:
     """Also where steps have had room for long, so that admissions count on others to end."""
@@ -115,18 +145,3 @@ def test_nobody_is_thrown_out_for_those_that_do_not_fit_either(preset: str) -> N
     engine.scheduler.set_policy(OPEN_POLICY)
     assert ended_beside(engine, 60) == {"off0", "off1"}
     assert not engine.scheduler.counters.preemptions
-
-
-def test_one_that_online_leaves_no_blocks_for_keeps_no_shorter_one_waiting() -> None:
-    """It fits the threshold, which more than online leaves: its turn was first, and never came."""
-    engine = MiniEngine(
-        slos=SLOS,
-        blocks=200,
-        max_batched_tokens=64,
-        policy=Policy(offline_kv_blocks=150, offline_seq_slots=8),
-    )
-    engine.add(request("on", online=True, prompt=240, output=400))
-    while engine.kv.free_blocks > 140:
-        engine.step()
-    offline(engine, (560, 4), *[(8, 4)] * 20)
-    assert ended_beside(engine) == {f"off{at}" for at in range(1, 21)}

@@ -241,3 +241,12 @@ def test_a_coding_session_is_the_same_offline() -> None:
     line = json.dumps({"session": "s", "block_tokens": 64, "requests": [entry]})
     specs = coding_jsonl([line], starts_s=[0.0], longest_tokens=1000)
     assert as_offline(specs)[0].segments == specs[0].segments
+
+
+def test_a_time_beyond_all_traces_is_named_and_one_in_milliseconds_is_none() -> None:
+    """Mooncake's are milliseconds, which may be counted from 1970."""
+    rows = [MOONCAKE[0].replace("0,", f"{time},", 1) for time in (1_700_000_000_000, 10**18)]
+    (only,) = read("mooncake", rows[:1])
+    assert only.arrival_s == 0.0
+    with pytest.raises(ConfigError, match=r"row 2: timestamp is 10+: give at most 1e\+13: is it"):
+        read("mooncake", rows)

@@ -225,6 +225,8 @@ def test_pods_whose_policy_ended_are_named() -> None:
     assert message(plan.status, "PolicyFresh").endswith(": chat-5d-1")
     fresh = plan_llmservice(observe_service(report=report(pod_report(1))))
     assert condition(fresh.status, "PolicyFresh") == ("True", "Leased")
+    apart = plan_llmservice(observe_service(report=report(pod_report(1), policy_fresh=False)))
+    assert message(apart.status, "PolicyFresh").endswith(": a pod, by the control plane's clock")
 
 
 def test_the_loss_of_the_control_plane_leaves_the_service_ready() -> None:

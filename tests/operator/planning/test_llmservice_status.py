@@ -96,6 +96,27 @@ def test_what_keeps_a_pod_from_starting_is_said() -> None:
     assert "Unschedulable: no GPU" in message(plan.status, "Available")
 
 
+def test_which_image_a_pod_waits_for_is_said_and_why() -> None:
+    """`ImagePullBackOff` alone sent its reader to the pod."""
+    said = 'Back-off pulling image "r.test/agent:9": ErrImagePull:\n r.test/agent:9: not found'
+    assert available_of_waiting(said).endswith(
+        "pod chat-5d-1: container agent: ImagePullBackOff: Back-off pulling image "
+        '"r.test/agent:9": ErrImagePull: r.test/agent:9: not found'
+    )
+    assert available_of_waiting("").endswith("container agent: ImagePullBackOff")
+    long = available_of_waiting(f'Back-off pulling image "r.test/agent:9"{" x" * 999}: not found')
+    assert 'agent:9" x' in long
+    assert long.endswith("x: not found")
+    assert len(long) < 700
+
+
+def available_of_waiting(said: str) -> str:
+    waiting = {"state": {"waiting": {"reason": "ImagePullBackOff", "message": said}}}
+    stuck = replica(1, status={"containerStatuses": [waiting | {"name": "agent"}]})
+    observed = with_deployment(observe_service(pods=(stuck,)), deployment_status(0))
+    return message(plan_llmservice(observed).status, "Available")
+
+
 @pytest.mark.parametrize(
     ("ready", "unavailable", "expected"),
     [(2, 0, "True"), (1, 0, "False"), (1, 1, "True"), (0, 2, "False"), (1, "50%", "True")],

@@ -405,6 +405,19 @@ async def test_an_answer_that_lacks_a_field_is_no_answer(
     assert raised.value.unreachable
 
 
+@pytest.mark.parametrize("item", [None, 1, "job"])
+async def test_an_answer_whose_objects_are_none_is_no_answer(
+    serve_app: Serve, client_to: Callable[..., ControlPlaneClient], item: object
+) -> None:
+    """The process of the operator ended, each time that it looked."""
+    async with serve_app(answering((200, {"data": [item]}))) as url:
+        client = client_to(url)
+        for look in (client.jobs, client.services):
+            with pytest.raises(ControlPlaneError) as raised:
+                await look()
+            assert raised.value.complaint is not None
+
+
 async def test_the_token_is_read_again_for_each_call(
     serve_app: Serve, client_to: Callable[..., ControlPlaneClient], tmp_path: Path
 ) -> None:
@@ -414,6 +427,9 @@ async def test_the_token_is_read_again_for_each_call(
         client = client_to(url, token=token)
         for text in ("first\n", "second\n"):
             await asyncio.to_thread(token.write_text, text)
+            await client.job("u1")
+        await asyncio.to_thread(token.write_bytes, b"\xff\xfe")  # nor may it end the operator
+        with pytest.raises(ControlPlaneError, match=r"not text .*CONTROL_PLANE_TOKEN_FILE"):
             await client.job("u1")
         token.unlink()
         with pytest.raises(ControlPlaneError, match="CONTROL_PLANE_TOKEN_FILE"):

@@ -87,7 +87,9 @@ class BatchOnlyModel:
             return 0
         total = shape.tokens + upper
         rounded = total - total % self._multiple - shape.tokens
-        return rounded if rounded > 0 or shape.prefill_tokens else upper
+        if rounded <= 0 and not shape.prefill_tokens:
+            return upper
+        return max(rounded, 0)
 
     def update(self, shape: StepShape, seconds: float) -> None:
         """Learns nothing."""
