@@ -22,7 +22,8 @@ class OnlineLoad(NamedTuple):
     any, and where a preempted one among them has had it), ``prompts_delay_s`` the most that offline
     work has delayed one of them by.
     ``base_s`` is the predicted median duration of the online work alone (0 without any),
-    ``idle_step_s`` the fixed cost of a step (c0).
+    ``idle_step_s`` the fixed cost of a step (c0), ``surcharge_s`` what offline work adds to decodes
+    by being in their step at all (see ``Surcharge``).
     """
 
     now_s: float
@@ -36,6 +37,7 @@ class OnlineLoad(NamedTuple):
     prompts_delay_s: float = 0.0
     base_s: float = 0.0
     idle_step_s: float = 0.0
+    surcharge_s: float = 0.0
 
 
 class StepLimit(NamedTuple):

@@ -11,6 +11,7 @@ from weir_engine.latency.features import StepShape
 from weir_engine.latency.models import LatencyModel
 from weir_engine.sched.account import NO_LIMIT, OnlineLoad, StepLimit, StepTimes
 from weir_engine.sched.budget import StepBudget
+from weir_engine.sched.surcharge import Surcharge
 
 # So many steps are told together, each with the load that it was planned with. More would save
 # little and make the one that tells them longer.
@@ -35,13 +36,14 @@ class Bookkeeping:
 
     Whoever asks gets the answer that follows from all that was told before. What is told
     ``later`` waits for the next question, or for some more steps; until then the model predicts
-    without it. Times are seconds.
+    without it. ``surcharge`` is what offline work costs steps of decodes. Times are seconds.
     """
 
     def __init__(self, budget: StepBudget, model: LatencyModel) -> None:
         self._budget = budget
         self._model = model
         self._accounts = budget.accounts
+        self.surcharge = Surcharge()
         self._waiting: list[OnlineLoad | _Step] = []
         self._tokens: list[_Token] | None = None  # of a step that is told later
 

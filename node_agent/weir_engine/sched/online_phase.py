@@ -175,6 +175,7 @@ class OnlinePhase:
             earliest_arrival_s=min(first, default=None),
             base_s=self._base_s(draft, there),
             idle_step_s=self._model.fixed_s,
+            surcharge_s=self._books.surcharge.seconds,
         )
 
     def _decodes(self, draft: StepDraft, decoding: list[Request]) -> None:

@@ -15,6 +15,8 @@ from weir_engine.sched.transitions import count_on_cpu
 
 # A step that should have ended ends within so long.
 _SOON_S = 1e-4
+# Of what offline work adds to a step no more than so many times what was predicted is learnt from.
+_MOST_OVERRUN = 3.0
 
 
 class Settlement:
@@ -101,6 +103,7 @@ class Settlement:
         counters.offline_steps += offline
         if offline:
             self._charge_waiting(offline_s)
+            self._learn_surcharge(plan, outcome)
         if plan.kind is StepKind.PREFILL:
             self._left_out_at_s, self._left_out_s = outcome.started_s, offline_s
         self._books.step(
@@ -115,6 +118,17 @@ class Settlement:
             ),
             later=self._only_decodes(),
         )
+
+    def _learn_surcharge(self, plan: StepPlan, outcome: StepOutcome) -> None:
+        online = plan.online_shape
+        decodes_alone = online.decode_requests > 0 and online.prefill_requests == 0
+        if not (decodes_alone and outcome.timed) or plan.piggyback:
+            return
+        base_s = self._model.predict(online)
+        most_s = _MOST_OVERRUN * max(plan.predicted_s - base_s, 0.0)  # more is a pause
+        added_s = min(outcome.ended_s - outcome.started_s - base_s, most_s)
+        decodes = plan.shape.decode_requests - online.decode_requests
+        self._books.surcharge.observe(plan.shape.prefill_tokens, decodes, added_s)
 
     def tokens(self, outcome: StepOutcome) -> None:
         """The step's tokens: to their requests, and their latencies to the accounts."""

@@ -25,11 +25,17 @@ _KEPT_BESIDE_PREFILL = 0.05
 # No residual takes more than this share of the slack away: one that is as long as the slack is a
 # pause of the machine, which shorter steps meet as well, and more of them.
 _GUARD_SHARE = 0.5
-# The bank must hold this many average tokens' worth of threshold for each decoder before it is
-# spent, and is spent down to a share of that: long episodes, since requests that leave and rejoin
-# the running batch cost the engine time.
-_BANK_UNIT_TOKENS = 10.0
+# The bank must be filled to this share before it is spent beside as many decoders as tokens usually
+# have, beside others to a share that grows with the square of their number: then most is spent
+# where it costs least. It is spent down to a share of that: long episodes, since requests that
+# leave and rejoin the running batch cost the engine time.
+_BANK_USUAL = 0.5
 _BANK_LOW = 0.25
+# It pays for no step that adds less than so many times what offline work costs a step by being in
+# it at all, unless the bank is as full as it may be before it is spent: it waits until it can.
+_SURCHARGES = 10.0
+# How many decoders are usual is known over about so many tokens.
+_USUAL_TOKENS = 2000.0
 # Share of the allowed late tokens that whole online prefills may use, and what may be saved of it:
 # so many tokens, or so many for each decoder where that is more. More decoders have more tokens a
 # minute, and a percentile is of some minute: what was saved before it is late in it all the same.
@@ -45,11 +51,11 @@ _DEEP_DEBT = 200.0
 _OVERDRAFT = 8.0
 # What the mean account may save, and owe, in tokens whose tolerance went unused: savings of so many
 # tokens, or of so many for each decoder where that is more. Spending starts at no more than a share
-# of that.
+# of that: what comes while the bank is full is lost.
 _SAVED_TOKENS = 300.0
 _SAVED_TOKENS_A_DECODER = 24.0
 _OWED_TOKENS = 1000.0
-_MOST_LEVEL = 0.8
+_MOST_LEVEL = 0.95
 # Steps without a decoder are free but for the prompts that come meanwhile: they wait, start
 # together and have more decoders beside them. In debt such a step takes so many fixed costs at
 # most, from hardly any debt to one that is some times what may be saved. Shorter ones would waste
@@ -201,9 +207,10 @@ class MeanTbtAccount(QuietAccount):
     The bank is the sum of threshold - TBT over tokens, in seconds; where the latency of online
     traffic alone is known, it is no more than the sum of tolerance - delay caused by offline work,
     so that what a quiet hour earns is not spent before a burst. Lengthening a step by E
-    costs E for each online decoder, so a step with few decoders buys most: spending starts when the
-    bank holds a unit for each decoder, which makes its level the price. Steps without a decoder are
-    free, but shorter the more the bank owes.
+    costs E for each online decoder, so a step with few decoders buys most: spending starts at a
+    level of the bank that grows with their number over what is usual, which makes the level the
+    price. Fewer decoders wait then while others come, and tokens are made in fewer steps. Steps
+    without a decoder are free, but shorter the more the bank owes.
 
     Source: design, "Mean SLO: segregate".
     """
@@ -214,6 +221,8 @@ class MeanTbtAccount(QuietAccount):
         self._caused = SlackBank()
         self._spending_decoders = 0
         self._saved_tokens = _SAVED_TOKENS
+        self._usual_decoders = 0.0  # 0 until a step with online tokens ended
+        self._step_tokens = 0
         self.set_objective(slo.threshold_s, slo.reference_s)
 
     def set_objective(self, threshold_s: float, reference_s: float | None) -> None:
@@ -243,20 +252,27 @@ class MeanTbtAccount(QuietAccount):
         self._saved_tokens = max(_SAVED_TOKENS, _SAVED_TOKENS_A_DECODER * load.decoders)
         most_s = self._saved_tokens * self._saving_s
         self._measured.most_s = self._caused.most_s = most_s
-        unit_s = min(_BANK_UNIT_TOKENS * self._threshold_s * load.decoders, _MOST_LEVEL * most_s)
+        start_s = self._start_level(load.decoders) * most_s
         # Going on is cheaper than to start, but not at a higher price.
         going_on = load.decoders <= self._spending_decoders
-        if self.bank_s > unit_s * (_BANK_LOW if going_on else 1.0):
+        if self.bank_s > start_s * (_BANK_LOW if going_on else 1.0):
             self._spending_decoders = load.decoders
         else:
             self._spending_decoders = 0
             return StepLimit(seconds=load.base_s, reason="tbt-mean")
-        extra_s = (self.bank_s - unit_s * _BANK_LOW) / load.decoders
+        extra_s = (self.bank_s - start_s * _BANK_LOW) / load.decoders
+        if extra_s < _SURCHARGES * load.surcharge_s and self.bank_s < _MOST_LEVEL * most_s:
+            return StepLimit(seconds=load.base_s, reason="tbt-mean")
         return StepLimit(
             seconds=load.base_s + extra_s,
             reason="tbt-mean",
             from_savings=self.bank_s < most_s,  # what is full would be lost
         )
+
+    def _start_level(self, decoders: int) -> float:
+        """The share of what may be saved at which spending beside so many decoders starts."""
+        usual = max(self._usual_decoders, 1.0)
+        return min(_BANK_USUAL * (decoders / usual) ** 2, _MOST_LEVEL)
 
     def _limit_without_decoders(self, load: OnlineLoad) -> StepLimit:
         debts = -self.bank_s / self._caused.most_s
@@ -267,9 +283,20 @@ class MeanTbtAccount(QuietAccount):
 
     def on_token(self, tbt_s: float, offline_delay_s: float) -> None:
         """Banks the difference to the threshold, and to the tolerance where that is known."""
+        self._step_tokens += 1
         self._measured.add(self._threshold_s - self._kept_s - self._delay_s - tbt_s)
         if self._tolerance_s is not None:
             self._caused.add(self._tolerance_s - self._kept_s - offline_delay_s)
+
+    def on_step(self, times: StepTimes) -> None:  # noqa: ARG002
+        """Counts the tokens of the step before: each had as many decoders in its step."""
+        tokens, self._step_tokens = self._step_tokens, 0
+        if not tokens:
+            return
+        if not self._usual_decoders:
+            self._usual_decoders = float(tokens)
+        weight = min(tokens / _USUAL_TOKENS, 1.0)
+        self._usual_decoders += (tokens - self._usual_decoders) * weight
 
     def set_client_delay(self, delay_s: float) -> None:
         """Lowers the threshold, to no less than half."""

@@ -26,13 +26,54 @@ class TestMeanTbt:
 
     def test_fast_tokens_are_banked_and_few_decoders_are_the_cheapest_to_delay(self) -> None:
         account = MeanTbtAccount(slo(Metric.TBT, "mean", 0.01))
-        for _ in range(25):
+        for _ in range(70):
             account.on_token(0.005, offline_delay_s=0.0)
-        assert account.bank_s == pytest.approx(0.125)
+        assert account.bank_s == pytest.approx(0.35)
         many = account.step_limit(load(decoders=4, base_s=0.008))
         one = account.step_limit(load(decoders=1, base_s=0.008))
         assert many.seconds == 0.008
         assert one.seconds > 0.008
+
+    @pytest.mark.parametrize("usual", [1, 4, 20])
+    def test_what_is_many_depends_on_how_many_decode_usually(self, usual: int) -> None:
+        """Half of what may be saved is the price of as many, an eighth that of half as many."""
+        account = MeanTbtAccount(slo(Metric.TBT, "mean", 0.01))
+        most_s = max(300, 24 * usual) * 0.2 * 0.01
+        steps = 0
+        while account.bank_s < 0.45 * most_s:
+            account.step_limit(load(decoders=usual, base_s=0.008))
+            account.on_step(StepTimes(ended_s=steps, duration_s=0.01, base_s=0.01, offline=False))
+            for _ in range(usual):
+                account.on_token(0.0099, offline_delay_s=0.0)
+            steps += 1
+
+        def spends(decoders: int) -> bool:
+            return account.step_limit(load(decoders=decoders, base_s=0.008)).seconds > 0.008
+
+        assert not spends(usual + 1)
+        assert not spends(usual)
+        if usual > 1:
+            assert spends(usual // 2)
+
+    def test_what_steps_pay_for_offline_work_at_all_is_paid_for_long_steps_only(self) -> None:
+        """Many short ones would pay it again and again: the bank waits until it affords one."""
+        account = MeanTbtAccount(slo(Metric.TBT, "mean", 0.015, reference_s=0.010))
+        dear = load(decoders=1, base_s=0.010, surcharge_s=0.009)
+        lengths_s = []
+        for _ in range(2_000):
+            step_s = account.step_limit(dear).seconds
+            lengths_s.append(step_s)
+            account.on_token(step_s, offline_delay_s=step_s - 0.010)
+        longer = [step_s for step_s in lengths_s if step_s > 0.010]
+        assert min(longer) >= 0.010 + 10 * 0.009
+        assert 0.014 < sum(lengths_s) / len(lengths_s) < 0.015
+
+    def test_no_surcharge_keeps_offline_work_out_for_good(self) -> None:
+        account = MeanTbtAccount(slo(Metric.TBT, "mean", 0.0105, reference_s=0.010))
+        for _ in range(1_000):
+            account.on_token(0.010, offline_delay_s=0.0)
+        dear = load(decoders=4, base_s=0.010, surcharge_s=0.1)
+        assert account.step_limit(dear).seconds > 0.010
 
     def test_a_known_reference_makes_bursts_of_online_traffic_neutral(self) -> None:
         account = MeanTbtAccount(slo(Metric.TBT, "mean", 0.012, reference_s=0.010))
@@ -56,7 +97,7 @@ class TestMeanTbt:
 
     def test_what_was_cheap_with_one_decoder_does_not_go_on_with_four(self) -> None:
         account = MeanTbtAccount(slo(Metric.TBT, "mean", 0.01))
-        for _ in range(30):
+        for _ in range(70):
             account.on_token(0.005, offline_delay_s=0.0)
         assert account.step_limit(load(decoders=1, base_s=0.008)).seconds > 0.008
         assert account.step_limit(load(decoders=4, base_s=0.008)).seconds == 0.008
