@@ -45,22 +45,28 @@ class Ending:
     """The last request of an upload, for as long as the test wants it to take."""
 
     def __init__(self, storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.goes_on = threading.Event()
+        self._goes_on = threading.Event()
         self._publish = storage._publish
         self._begun, self._ended = threading.Event(), threading.Event()
         monkeypatch.setattr(storage, "_publish", self._slowly)
 
     def _slowly(self, *arguments: Any) -> None:  # noqa: ANN401
         self._begun.set()
-        self.goes_on.wait()
+        self._goes_on.wait()
         self._publish(*arguments)
         self._ended.set()
 
-    async def begun(self) -> None:
-        assert await asyncio.to_thread(self._begun.wait, 60)
+    @contextlib.asynccontextmanager
+    async def of(self, receiving: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task[None]]:
+        """That of an upload, which waits until the block ends."""
+        task = asyncio.create_task(receiving)
+        try:
+            assert await asyncio.to_thread(self._begun.wait, 60)
+            yield task
+        finally:
+            self._goes_on.set()
 
     async def ended(self) -> None:
-        self.goes_on.set()
         assert await asyncio.to_thread(self._ended.wait, 10)
 
 
@@ -93,14 +99,10 @@ async def test_an_object_that_appears_after_its_upload_was_cancelled_is_swept(
     """
     async with with_a_job(tmp_path, database_url, files_url=s3_url) as services:
         ending = Ending(services.storage, monkeypatch)
-        task = asyncio.create_task(receive(services))
-        try:
-            await ending.begun()
+        async with ending.of(receive(services)) as task:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        finally:
-            ending.goes_on.set()
         await ending.ended()
         assert len(await services.storage.keys("files")) == 1
         await sweep(services)
@@ -119,13 +121,8 @@ async def test_an_object_that_appears_after_the_sweeper_took_its_upload_for_aban
 ) -> None:
     """That of a BatchJob's input stayed for ever: its row was gone before it was there."""
     async with with_a_job(tmp_path, database_url, files_url=s3_url) as services:
-        ending = Ending(services.storage, monkeypatch)
-        task = asyncio.create_task(receive(services))
-        try:
-            await ending.begun()
+        async with Ending(services.storage, monkeypatch).of(receive(services)) as task:
             await swept_as_abandoned(services)
-        finally:
-            ending.goes_on.set()
         with contextlib.suppress(InvalidRequestError):
             await task
         assert await nothing_is_left(services)

@@ -93,7 +93,8 @@ class Settlement:
         same = plan.shape is plan.online_shape or plan.shape == plan.online_shape
         offline = not same or bool(plan.piggyback)
         duration_s = outcome.ended_s - outcome.started_s
-        base_s = self._base_s(plan, duration_s) if offline else duration_s
+        online_s = self._online_s(plan) if offline else 0.0
+        base_s = _base_s(plan, duration_s, online_s) if offline else duration_s
         offline_s = duration_s - base_s if offline else 0.0
         queued = outcome.started_s <= self._last_end_s and plan.now_s < self._last_end_s
         behind_s = self._last_end_s - self._last_start_s if queued else 0.0
@@ -103,7 +104,7 @@ class Settlement:
         counters.offline_steps += offline
         if offline:
             self._charge_waiting(offline_s)
-            self._learn_surcharge(plan, outcome)
+            self._learn_surcharge(plan, outcome, online_s)
         if plan.kind is StepKind.PREFILL:
             self._left_out_at_s, self._left_out_s = outcome.started_s, offline_s
         self._books.step(
@@ -119,14 +120,13 @@ class Settlement:
             later=self._only_decodes(),
         )
 
-    def _learn_surcharge(self, plan: StepPlan, outcome: StepOutcome) -> None:
+    def _learn_surcharge(self, plan: StepPlan, outcome: StepOutcome, online_s: float) -> None:
         online = plan.online_shape
         decodes_alone = online.decode_requests > 0 and online.prefill_requests == 0
         if not (decodes_alone and outcome.timed) or plan.piggyback:
             return
-        base_s = self._model.predict(online)
-        most_s = _MOST_OVERRUN * max(plan.predicted_s - base_s, 0.0)  # more is a pause
-        added_s = min(outcome.ended_s - outcome.started_s - base_s, most_s)
+        most_s = _MOST_OVERRUN * max(plan.predicted_s - online_s, 0.0)  # more is a pause
+        added_s = min(outcome.ended_s - outcome.started_s - online_s, most_s)
         decodes = plan.shape.decode_requests - online.decode_requests
         self._books.surcharge.observe(plan.shape.prefill_tokens, decodes, added_s)
 
@@ -169,10 +169,9 @@ class Settlement:
                 return False
         return True
 
-    def _base_s(self, plan: StepPlan, duration_s: float) -> float:
-        if plan.online_shape == EMPTY_SHAPE or plan.predicted_s <= 0:
-            return 0.0
-        return min(1.0, self._model.predict(plan.online_shape) / plan.predicted_s) * duration_s
+    def _online_s(self, plan: StepPlan) -> float:
+        """What the step's online work alone was predicted to take; 0 without any."""
+        return 0.0 if plan.online_shape == EMPTY_SHAPE else self._model.predict(plan.online_shape)
 
     def _charge_waiting(self, offline_s: float) -> None:
         for request in self._prompts():
@@ -183,3 +182,10 @@ class Settlement:
             if request.first_token_s is None:
                 yield request
         yield from self._state.waiting_online.values()
+
+
+def _base_s(plan: StepPlan, duration_s: float, online_s: float) -> float:
+    """What a step of this duration would have taken without its offline work."""
+    if plan.predicted_s <= 0:
+        return 0.0
+    return min(1.0, online_s / plan.predicted_s) * duration_s

@@ -36,6 +36,7 @@ class Surcharge:
         if tokens < 1:
             return
         self._steps += 1
+        # The first ones count less: whoever predicted them had learnt little yet.
         kept = 1 - 1 / min(self._steps, _STEPS)
         weight = 1 / tokens
         prompts, decoded = weight * prompt_tokens, weight * decodes

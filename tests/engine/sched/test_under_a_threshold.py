@@ -90,6 +90,7 @@ class TestItGoesOn:
         )
         offline(engine, (60, 4), (8, 4))
         engine.run(60)
+        assert engine.scheduler.state.requests == {}
 
     def test_behind_one_that_online_leaves_no_blocks_for(self, preset: str) -> None:
         """It fits the threshold, which more than online leaves: its turn is first for ever."""
