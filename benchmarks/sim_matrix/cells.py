@@ -13,6 +13,7 @@ from weir_engine.sim.baselines import AimdSettings, AimdWindow, StockScheduler
 from weir_engine.sim.preset_run import preset_planner
 from weir_engine.sim.replica import PlannerFactory, Replica
 from weir_engine.sim.report import Summary, summarise
+from weir_engine.sim.threshold import ForecastThreshold, ThresholdSettings
 from weir_engine.sim.workload import RequestSpec
 
 _RAMP_S = 20.0
@@ -43,7 +44,6 @@ def run(cell: Cell) -> Summary:
         else Policy(offline_kv_blocks=0, offline_seq_slots=0),
         seed=cell.seed,
         eviction=SEATS["weir"].eviction if cell.arm == "weir" else LruEviction(),
-        guard_blocks=trace.guard_blocks if cell.arm == "weir" else 0,
     )
     offline: tuple[RequestSpec, ...] | AimdWindow = ()
     if cell.offline:
@@ -55,11 +55,19 @@ def run(cell: Cell) -> Summary:
         online=online_of(trace, cell.seconds, cell.seed) if cell.online else (),
         offline=offline,
         until_s=cell.seconds + 30.0,
-        planner=preset_planner(replica, "weir")
+        planner=_weir(replica, offline=cell.offline)
         if kind == "weir"
         else planner_of(kind, int(tokens or 1 << 20)),
     )
     return summarise(result, from_s=_RAMP_S, to_s=cell.seconds)
+
+
+def _weir(replica: Replica, *, offline: bool) -> PlannerFactory:
+    """The preset, with the threshold that a control plane sends where there is offline work."""
+    make = preset_planner(replica, "weir")
+    if not offline:
+        return make
+    return ForecastThreshold.over(make, replica.policy, ThresholdSettings(found_again=True))
 
 
 def planner_of(kind: str, step_tokens: int) -> PlannerFactory:

@@ -34,7 +34,6 @@ class Trace:
     documents: Documents
     burst: float | None = None
     turns: Turns | None = None
-    guard_blocks: int = 0
 
 
 _SHORT = Lengths(median=100, sigma=1.0, low=8, high=2000)
@@ -94,7 +93,6 @@ TRACES = {
             output=Lengths(median=30, sigma=0.5, low=4, high=100),
             longest_tokens=3000,
         ),
-        guard_blocks=300,
     ),
     "gpu": Trace(
         cost=GPU_LIKE,

@@ -15,8 +15,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
-
 from weir_agent import wire
 from weir_agent.chunks.spool import DISK_ERRORS, DiskFullError
 
@@ -161,7 +159,7 @@ class CrashJournal:
                 else:
                     _, kind, death_id = path.stem.split("-")
                     found.append(_death(death_id, kind, _resident_in(path)))
-            except ValidationError:
+            except ValueError:  # pydantic's too
                 path.unlink()  # half of it is lost: it names nobody
         return tuple(found)
 
@@ -220,12 +218,12 @@ def _resident_in(path: Path) -> dict[Resident, bool]:
     for record in path.read_bytes().split(b"\n"):
         try:
             sign, chunk_id, attempt, line, *solo = json.loads(record)
-        except ValueError:
-            continue  # the end of a write that a kill cut off
-        if sign == "+":
-            left[chunk_id, attempt, line] = bool(solo and solo[0])
-        else:
-            left.pop((chunk_id, attempt, line), None)
+            if sign == "+":
+                left[chunk_id, attempt, line] = bool(solo and solo[0])
+            else:
+                left.pop((chunk_id, attempt, line), None)
+        except (ValueError, TypeError, RecursionError):
+            continue  # the end of a write that a kill cut off, or what a disk made of one
     return left
 
 

@@ -30,6 +30,16 @@ PERIOD_S = 60.0
 MOST_TOKEN_S = 60.0
 _ONE_TOKEN = (EMPTY_SHAPE.with_prefill(1, 0), EMPTY_SHAPE.with_decode(1))
 _MANY_TOKENS = EMPTY_SHAPE.with_prefill(1 << 20, 1 << 20).with_decode(1 << 20)
+# Whatever stands in the file, the engine starts: nobody would look for it there.
+_UNUSABLE = (
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    ArithmeticError,
+    RecursionError,
+    ConfigError,
+)
 
 
 class KeptProfile:
@@ -54,7 +64,7 @@ class KeptProfile:
             check_model(models.create(model, profile))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
+        except _UNUSABLE as error:
             log.warning("latency_profile.ignored", path=str(self._path), reason=str(error))
             return None
         log.info("latency_profile.taken_up", path=str(self._path))

@@ -135,6 +135,26 @@ def test_a_torn_record_is_skipped(tmp_path: Path) -> None:
     journal.close()
 
 
+@pytest.mark.parametrize(
+    "damaged",
+    [b"7", b"null", b'["+", ["chunk"], 1, 2]', b"[" * 100_000],
+    ids=lambda record: record[:9],
+)
+def test_a_damaged_record_ends_neither_the_parent_nor_the_sync(
+    tmp_path: Path, damaged: bytes
+) -> None:
+    """Each sync tells of the deaths: one that cannot would bring no work, and no policy."""
+    journal = CrashJournal(tmp_path)
+    journal.enter("chunk", 1, 1, solo=False)
+    for name in ("resident", "resident-crash-1", "resident-of-another-kind-2", "resident-old"):
+        with (tmp_path / f"{name}.ndjson").open("ab") as file:
+            file.write(damaged + b"\n")
+    assert journal.recover() == {("chunk", 1, 1): False}
+    (death,) = journal.deaths()
+    assert (death.death_id, death.resident) == ("1", ())
+    journal.close()
+
+
 def test_half_a_record_that_a_full_disk_took_spoils_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

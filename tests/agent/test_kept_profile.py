@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import threading
 from collections.abc import Mapping
@@ -51,7 +52,15 @@ def test_what_was_written_is_read_by_the_same_engine_only(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[]", b'{"identity": "a"}', b'{"identity": "a", "profile": {"model": "no"}}'],
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"identity": "a"}',
+        b'{"identity": "a", "profile": {"model": "no"}}',
+        b"[" * 100_000,
+    ],
+    ids=["empty", "half", "list", "identity", "unknown", "deep"],
 )
 def test_a_file_that_is_no_profile_is_no_obstacle(tmp_path: Path, content: bytes) -> None:
     kept = KeptProfile(tmp_path, identity="a")
@@ -61,6 +70,21 @@ def test_a_file_that_is_no_profile_is_no_obstacle(tmp_path: Path, content: bytes
     profile = learned()
     kept.write(profile)
     assert kept.read(model="attention") is not None
+
+
+@pytest.mark.parametrize(
+    ("table", "damaged"),
+    [("dense", []), ("dense", [10**400] * 64), ("prefill", {"rows": [0, 0]})],
+    ids=["empty", "beyond-floats", "rows"],
+)
+def test_a_damaged_table_is_no_obstacle(tmp_path: Path, table: str, damaged: object) -> None:
+    """The engine would not start, nor with any later restart."""
+    kept = KeptProfile(tmp_path, identity="a")
+    profile: dict[str, Any] = json.loads(json.dumps(learned("modulewise")))
+    old = profile["tables"][table]
+    profile["tables"][table] = {**old, **damaged} if isinstance(damaged, dict) else damaged
+    kept.write(profile)
+    assert kept.read(model="modulewise") is None
 
 
 @pytest.mark.parametrize("name", models.MODEL_NAMES)

@@ -71,7 +71,18 @@ def test_results_survive_the_process_and_half_a_line_does_not(tmp_path: Path) ->
     second.close()
 
 
-@pytest.mark.parametrize("torn", [b"\0" * 40 + b"\n", b'{"line": 4, "te\0\0\n', b"7\n", b"{}\n"])
+@pytest.mark.parametrize(
+    "torn",
+    [
+        b"\0" * 40 + b"\n",
+        b'{"line": 4, "te\0\0\n',
+        b"7\n",
+        b"{}\n",
+        b'{"line": 1e999}\n',
+        b"[" * 100_000 + b"\n",
+    ],
+    ids=["zeros", "half", "number", "object", "infinite", "deep"],
+)
 def test_what_a_power_failure_left_ends_the_recovery(tmp_path: Path, torn: bytes) -> None:
     """§8 rule 3: nothing but what is whole is delivered; the rest of the chunk runs again."""
     stored = left_behind(tmp_path, torn + record(3))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir_controlplane.dispatch.bounds import STARVED_S
-from weir_controlplane.dispatch.order import Waiting, in_order
+from weir_controlplane.dispatch.order import Turns, Waiting, class_by_time, deadline_class
 from weir_controlplane.dispatch.placement import OpenChunk, Place, Room, next_chunk
 from weir_controlplane.dispatch.poison import Line, Suspicion, Verdict, after_death, pause_s
 from weir_controlplane.dispatch.reasons import REASONS, FleetPod, waiting_reason
@@ -30,6 +30,18 @@ def waiting(batch_id: str, **given: float | str) -> Waiting:
         **given,
     }
     return Waiting(batch_id=batch_id, **values)  # type: ignore[arg-type]
+
+
+def in_order(
+    batches: list[Waiting], now_s: float, *, leased_tokens: dict[str, int]
+) -> list[Waiting]:
+    """The batches by their turns, where none of them takes anything."""
+    turns = Turns(batches, now_s, leased_tokens=leased_tokens)
+    ordered = []
+    while (first := turns.first()) is not None:
+        ordered.append(first)
+        turns.passes()
+    return ordered
 
 
 def names(batches: list[Waiting]) -> list[str]:
@@ -68,6 +80,73 @@ def test_no_batch_starves_under_endless_urgent_ones() -> None:
         if first in since:
             since[first] = now_s
     assert "old" in served[: int(STARVED_S // 60) + 3]
+
+
+def first_anew(queue: list[Waiting], now_s: float, out: dict[str, int], served: set[str]) -> str:
+    """Whose turn it is, with all batches put in order for this one turn."""
+
+    def among_tenants(batch: Waiting) -> int:
+        if deadline_class(batch, now_s) == class_by_time(batch, now_s):
+            return class_by_time(batch, now_s)
+        own = [class_by_time(item, now_s) for item in queue if item.tenant_id == batch.tenant_id]
+        return min(own) if batch.tenant_id in served else 0
+
+    first = min(
+        queue,
+        key=lambda item: (
+            among_tenants(item),
+            out.get(item.tenant_id, 0),
+            deadline_class(item, now_s),
+            -item.priority,
+            item.waiting_since,
+            item.batch_id,
+        ),
+    )
+    return first.batch_id
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("xyz"),
+            st.sampled_from([HOUR_S, 6 * HOUR_S, 24 * HOUR_S]),
+            st.sampled_from([0.0, 690.0, 900.0]),
+            st.integers(-1, 1),
+            st.integers(1, 4),
+        ),
+        max_size=8,
+    ),
+    st.dictionaries(st.sampled_from("xyz"), st.integers(0, 5)),
+    st.sets(st.sampled_from("xyz")),
+)
+def test_turns_are_as_if_all_were_put_in_order_for_each(
+    batches: list[tuple[str, float, float, int, int]], out: dict[str, int], served: set[str]
+) -> None:
+    """The order changes with what each turn takes; nothing of it is remembered wrongly."""
+    now_s = 1000.0
+    chunks = {f"b{number}": item[-1] for number, item in enumerate(batches)}
+    queue = [
+        Waiting(
+            batch_id=f"b{number}",
+            tenant_id=tenant,
+            created_at=0.0,
+            expires_at=now_s + left_s,
+            waiting_since=since,
+            priority=priority,
+        )
+        for number, (tenant, left_s, since, priority, _) in enumerate(batches)
+    ]
+    turns = Turns(queue, now_s, leased_tokens=out, served=served)
+    while (first := turns.first()) is not None:
+        assert first.batch_id == first_anew(queue, now_s, out, served)
+        chunks[first.batch_id] -= 1
+        turns.took(2, has_more=bool(chunks[first.batch_id]))
+        out[first.tenant_id] = out.get(first.tenant_id, 0) + 2
+        served.add(first.tenant_id)
+        queue = [item for item in queue if item.batch_id != first.batch_id]
+        if chunks[first.batch_id]:
+            queue.append(replace(first, waiting_since=now_s))
+    assert not queue
 
 
 def chunks(*positions: int) -> list[OpenChunk]:

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import pytest
+
+from weir_controlplane.dispatch import order
 from weir_controlplane.dispatch.batch_view import BatchView, Out, Pod
 from weir_controlplane.dispatch.bounds import MAX_HELD_CHUNKS
+from weir_controlplane.dispatch.order import Waiting, class_by_time
 from weir_controlplane.dispatch.placement import OpenChunk, Room
 from weir_controlplane.dispatch.queue_reader import MAX_OPEN_IN_VIEW, _is_current
 from weir_controlplane.dispatch.view import WorkView
@@ -125,6 +129,26 @@ def test_a_tenant_of_many_waiting_batches_gets_no_more_than_a_tenant_of_one() ->
                     queue.committed(key, item.batch_id)
     assert got["one"] + got["many"] == 240
     assert got["one"] >= 100
+
+
+def test_many_small_batches_are_not_all_looked_at_for_each_that_gets_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a sync of a pod with room for them keeps all others waiting for seconds."""
+    looks = 0
+
+    def counted(item: Waiting, now_s: float) -> int:
+        nonlocal looks
+        looks += 1
+        return class_by_time(item, now_s)
+
+    monkeypatch.setattr(order, "class_by_time", counted)
+    small = [
+        batch(f"b{n}", chunk_lines=1, expires_in_s=80_000.0, chunks=1, tenant=f"t{n % 4}")
+        for n in range(300)
+    ]
+    assert len(view(*small).plan(pod(lines=512, idle=True), NOW_S)) == 300
+    assert looks < 10 * len(small)
 
 
 def test_a_view_whose_chunks_another_replica_has_leased_is_read_again() -> None:

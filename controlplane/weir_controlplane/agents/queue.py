@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from weir_controlplane.agents.registry import Registry
@@ -34,6 +34,7 @@ def queued_batches(agents: AgentService, outlook: Outlook | None = None) -> list
     expected = {} if outlook is None else outlook.batches
     now_s = agents.time.now_s()
     pods = fleet(agents.registry, agents.clock_s(), now_s)
+    reasons = reasons_of(agents, agents.view.batches.values(), pods)
     return [
         QueuedBatch(
             batch_id=batch.batch_id,
@@ -44,7 +45,7 @@ def queued_batches(agents: AgentService, outlook: Outlook | None = None) -> list
             leased_chunks=len(batch.out),
             solo_chunks=len(batch.solo),
             expires_in_s=batch.expires_at - now_s,
-            reason=reason_of(agents, batch, pods),
+            reason=reasons[batch.batch_id],
             **_expectation(expected.get(batch.batch_id), now_s),
         )
         for batch in agents.view.batches.values()
@@ -58,17 +59,27 @@ def _expectation(item: BatchOutlook | None, now_s: float) -> dict[str, Any]:
     return {"eta_at": item.eta_at, "predicted_miss": missed, "stuck": item.stuck}
 
 
-def reason_of(agents: AgentService, batch: BatchView, pods: Iterable[FleetPod]) -> Reason | None:
-    """Why no pod that the batch's tenant may use can take its chunks; None when one can."""
-    if batch.input_missing:
-        return "InputMissing"
+def reasons_of(
+    agents: AgentService, batches: Iterable[BatchView], pods: Collection[FleetPod]
+) -> dict[str, Reason | None]:
+    """Why no pod that its tenant may use can take a batch's chunks, by batch; None when one can.
+
+    Batches that want the same have the same pods looked at once: there may be thousands of both.
+    """
     allowed = agents.view.bindings.may_use
-    return waiting_reason(
-        model=batch.model,
-        revision=batch.revision,
-        service=batch.service,
-        fleet=[pod for pod in pods if allowed(batch.tenant_id, pod.service)],
-    )
+    known: dict[tuple[str | None, ...], Reason | None] = {}
+    found: dict[str, Reason | None] = {}
+    for batch in batches:
+        wanted = (batch.tenant_id, batch.model, batch.revision, batch.service)
+        if wanted not in known:
+            known[wanted] = waiting_reason(
+                model=batch.model,
+                revision=batch.revision,
+                service=batch.service,
+                fleet=[pod for pod in pods if allowed(batch.tenant_id, pod.service)],
+            )
+        found[batch.batch_id] = "InputMissing" if batch.input_missing else known[wanted]
+    return found
 
 
 class QueueGauges:

@@ -12,7 +12,7 @@ from weir_controlplane.agents.announced import forget_models
 from weir_controlplane.agents.history import DemandLog
 from weir_controlplane.agents.metrics import PodGauges
 from weir_controlplane.agents.pods import PodPolicies
-from weir_controlplane.agents.queue import QueueGauges, fleet, reason_of
+from weir_controlplane.agents.queue import QueueGauges, fleet, reasons_of
 from weir_controlplane.agents.service import CHUNKS_TOPIC, AgentService
 from weir_controlplane.dispatch.bounds import WATCH_EVERY_S
 from weir_controlplane.dispatch.incarnations import (
@@ -107,11 +107,9 @@ class Runtime:
     def _without_revision(self) -> list[str]:
         agents = self.agents
         pods = fleet(agents.registry, agents.clock_s(), agents.time.now_s())
-        return [
-            batch.batch_id
-            for batch in agents.view.batches.values()
-            if batch.revision is not None and reason_of(agents, batch, pods) == "RevisionGone"
-        ]
+        pinned = [item for item in agents.view.batches.values() if item.revision is not None]
+        reasons = reasons_of(agents, pinned, pods)
+        return [batch_id for batch_id, reason in reasons.items() if reason == "RevisionGone"]
 
     async def renew_forever(self, services: Services) -> None:
         """Renews the leases of the agents that sync here."""

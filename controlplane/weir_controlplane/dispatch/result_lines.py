@@ -40,35 +40,40 @@ class ResultLines:
             LineMismatchError: a line is not of the chunk, or out of order.
             PayloadTooLargeError: one line is over the bound.
         """
-        *whole, rest = (bytes(self._partial) + data).split(b"\n")
-        self._partial = bytearray(rest)
-        if len(self._partial) > MAX_RESULT_LINE_BYTES:
-            raise PayloadTooLargeError(
-                f"a result line is over {MAX_RESULT_LINE_BYTES} bytes; send an error in its place"
-            )
-        for line in whole:
-            self._take(line)
+        *ends, rest = data.split(b"\n")
+        for end in ends:
+            self._extend(end)
+            self._take()
+        self._extend(rest)
 
     def end(self) -> None:
         """Takes the end of the body. Raises as `feed`."""
         if self._partial:
-            last, self._partial = bytes(self._partial), bytearray()
-            self._take(last)
+            self._take()
 
     @property
     def ranges(self) -> list[list[int]]:
         """The lines so far, as closed pairs."""
         return line_ranges(self.lines)
 
-    def _take(self, raw: bytes) -> None:
+    def _extend(self, data: bytes) -> None:
+        # In place: a line comes in hundreds of pieces, and a copy of it for each takes seconds.
+        self._partial += data
+        if len(self._partial) > MAX_RESULT_LINE_BYTES:
+            raise PayloadTooLargeError(
+                f"a result line is over {MAX_RESULT_LINE_BYTES} bytes; send an error in its place"
+            )
+
+    def _take(self) -> None:
+        raw, self._partial = self._partial, bytearray()
         try:
-            item = json.loads(raw)
+            item = json.loads(raw, parse_constant=_refuse_constant)
             line = _integer(item["line"], low=1)
             answer, error = item.get("response"), item.get("error")
             request_id, usage = item["request_id"], item.get("usage")
             failed = _failed(answer, error)
             counted = {name: _integer((usage or {}).get(name, 0), low=0) for name in _USAGE}
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
             raise _invalid(len(self.lines) + 1) from None
         if not isinstance(request_id, str):
             raise _invalid(len(self.lines) + 1)
@@ -81,6 +86,10 @@ class ResultLines:
         self.completed_lines += not failed
         for name, count in counted.items():
             self.tokens[name] += count
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def _failed(answer: Any, error: Any) -> bool:  # noqa: ANN401 - parsed JSON

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from weir_controlplane.dispatch.batch_view import BatchView, Out, Pod
 from weir_controlplane.dispatch.bounds import MAX_GIVEN_CHUNKS, SLICE_CHUNKS
-from weir_controlplane.dispatch.order import in_order
+from weir_controlplane.dispatch.order import Turns
 from weir_controlplane.dispatch.placement import OpenChunk, Place, Room, next_chunk
 from weir_controlplane.dispatch.queue_reader import read_queue
 from weir_controlplane.dispatch.work import CancelReason, Grant
@@ -70,16 +69,7 @@ class WorkView:
         suspected = [batch for batch in fitting if batch.model in pod.suspects_of]
         if any(batch.solo for batch in suspected):
             return self._plan_solo(pod, suspected)
-        chosen: list[str] = []
-        room = pod.room
-        shares = self._shares(fitting)
-        # Looking for a place costs more than all else that a sync does.
-        while not room.is_full and pod.held + len(chosen) < MAX_GIVEN_CHUNKS:
-            taken, room = self._plan_slice(pod, fitting, room, shares, now_s)
-            if not taken:
-                break
-            chosen += [chunk.chunk_id for chunk in taken]
-        return chosen
+        return self._plan_slices(pod, fitting, now_s)
 
     def _plan_solo(self, pod: Pod, suspected: Iterable[BatchView]) -> list[str]:
         if not pod.room.idle or self._solo_out(suspected):
@@ -97,50 +87,58 @@ class WorkView:
     def _solo_out(suspected: Iterable[BatchView]) -> bool:
         return any(item.solo for batch in suspected for item in batch.out.values())
 
-    def _plan_slice(
-        self,
-        pod: Pod,
-        fitting: Iterable[BatchView],
-        room: Room,
-        shares: _Shares,
-        now_s: float,
-    ) -> tuple[list[OpenChunk], Room]:
-        queue = in_order(
+    def _plan_slices(self, pod: Pod, fitting: Sequence[BatchView], now_s: float) -> list[str]:
+        tokens, served = self._shares(fitting)
+        turns = Turns(
             (batch.waiting() for batch in fitting if batch.open),
             now_s,
-            leased_tokens=shares.tokens,
-            served=shares.served,
+            leased_tokens=tokens,
+            served=served,
         )
-        for waiting in queue:
-            batch = self.batches[waiting.batch_id]
-            taken: list[OpenChunk] = []
-            others = sorted(
-                item.place for item in batch.out.values() if item.holder != pod.incarnation
-            )
-            while len(taken) < SLICE_CHUNKS and not room.is_full:
-                chunk = self._next(pod.incarnation, batch, others)
-                if chunk is None:
-                    break
-                # Cut only to what the pod says: what is left of it in this sync may be a line.
-                part = chunk if room.has_disk_for(chunk) else None
-                if part is None and room == pod.room:
-                    part = room.part_of(chunk)
-                if part is None:
-                    break
-                if not room.fits(part):
-                    if not taken:
-                        # A busy pod's room comes back line by line: batches of smaller chunks
-                        # would take all of it before it is enough for this one.
-                        return [], room
-                    break
-                self._take(pod.incarnation, batch, chunk, now_s)
-                taken.append(part)
+        chosen: list[str] = []
+        room = pod.room
+        # Looking for a place costs more than all else that a sync does.
+        while not room.is_full and pod.held + len(chosen) < MAX_GIVEN_CHUNKS:
+            first = turns.first()
+            if first is None:
+                break
+            batch = self.batches[first.batch_id]
+            taken = self._plan_slice(pod, batch, room, now_s)
+            if taken is None:
+                # A busy pod's room comes back line by line: batches of smaller chunks
+                # would take all of it before it is enough for this one.
+                break
+            if not taken:
+                turns.passes()
+                continue
+            for part in taken:
                 room = room.less(part)
-                shares.tokens[batch.tenant_id] += part.tokens
-                shares.served.add(batch.tenant_id)
-            if taken:
-                return taken, room
-        return [], room
+            turns.took(sum(part.tokens for part in taken), has_more=bool(batch.open))
+            chosen += [chunk.chunk_id for chunk in taken]
+        return chosen
+
+    def _plan_slice(
+        self, pod: Pod, batch: BatchView, room: Room, now_s: float
+    ) -> list[OpenChunk] | None:
+        """What the pod takes of the batch; None: it keeps its room until a chunk of it fits."""
+        taken: list[OpenChunk] = []
+        others = sorted(item.place for item in batch.out.values() if item.holder != pod.incarnation)
+        while len(taken) < SLICE_CHUNKS and not room.is_full:
+            chunk = self._next(pod.incarnation, batch, others)
+            if chunk is None:
+                break
+            # Cut only to what the pod says: what is left of it in this sync may be a line.
+            part = chunk if room.has_disk_for(chunk) else None
+            if part is None and room == pod.room:
+                part = room.part_of(chunk)
+            if part is None:
+                break
+            if not room.fits(part):
+                return taken or None
+            self._take(pod.incarnation, batch, chunk, now_s)
+            taken.append(part)
+            room = room.less(part)
+        return taken
 
     def _next(
         self, incarnation: int, batch: BatchView, others: Sequence[Place]
@@ -200,16 +198,9 @@ class WorkView:
                 found.append((chunk_id, "suspects"))
         return found
 
-    def _shares(self, fitting: Iterable[BatchView]) -> _Shares:
-        shares = _Shares(served={batch.tenant_id for batch in fitting if batch.out})
+    def _shares(self, fitting: Iterable[BatchView]) -> tuple[Counter[str], set[str]]:
+        """Tokens out by tenant, of whatever; tenants that have out what the pod could run."""
+        tokens: Counter[str] = Counter()
         for batch in self.batches.values():
-            shares.tokens[batch.tenant_id] += sum(item.tokens for item in batch.out.values())
-        return shares
-
-
-@dataclass(kw_only=True, slots=True)
-class _Shares:
-    """What tenants have out: tokens of whatever; ``served``: something that the pod could run."""
-
-    served: set[str]
-    tokens: Counter[str] = field(default_factory=Counter)
+            tokens[batch.tenant_id] += sum(item.tokens for item in batch.out.values())
+        return tokens, {batch.tenant_id for batch in fitting if batch.out}

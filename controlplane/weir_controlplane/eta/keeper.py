@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from weir_controlplane.agents.queue import fleet, reason_of
+from weir_controlplane.agents.queue import fleet, reasons_of
 from weir_controlplane.agents.service import AgentService
 from weir_controlplane.dispatch.batch_view import BatchView
 from weir_controlplane.dispatch.order import class_by_time
@@ -43,7 +43,7 @@ class OutlookKeeper:
             work = await read_work(session, list(running), now_s)
         self._rates |= {model: rate for model, rate in work.rates.items() if rate > 0}
         pods = fleet(agents.registry, agents.clock_s(), now_s)
-        reasons = {key: reason_of(agents, batch, pods) for key, batch in running.items()}
+        reasons = reasons_of(agents, running.values(), pods)
         waiting = {key for key, reason in reasons.items() if reason is not None}
         ends = self._ends(agents, running, waiting, work, now_s)
         able = {key: reason is None for key, reason in reasons.items()}

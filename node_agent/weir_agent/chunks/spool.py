@@ -173,7 +173,7 @@ def _line_of(record: bytes) -> int | None:
         return None
     try:
         return int(json.loads(record)["line"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
 

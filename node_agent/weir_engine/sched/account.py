@@ -87,6 +87,13 @@ class Account(Protocol):
         """Longest step with offline work in it."""
         ...
 
+    def prompts_share_steps(self, load: OnlineLoad) -> bool | None:
+        """Whether prompts should share steps although those that end first wait for the others.
+
+        ``load.prompts_s`` is how long all of them take then. None: it does not matter.
+        """
+        ...
+
     def on_token(self, tbt_s: float, offline_delay_s: float) -> None:
         """An online request got a token; offline work is to blame for ``offline_delay_s`` of it."""
         ...
@@ -118,6 +125,10 @@ class QuietAccount:
     def step_limit(self, load: OnlineLoad) -> StepLimit:  # noqa: ARG002
         """No bound."""
         return NO_LIMIT
+
+    def prompts_share_steps(self, load: OnlineLoad) -> bool | None:  # noqa: ARG002
+        """Does not matter."""
+        return None
 
     def on_token(self, tbt_s: float, offline_delay_s: float) -> None:
         """Ignored."""

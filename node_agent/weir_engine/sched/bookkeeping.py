@@ -57,6 +57,15 @@ class Bookkeeping:
         self.settle()
         return self._budget.step_limit(load)
 
+    def prompts_share_steps(self, load: OnlineLoad) -> bool:
+        """Whether prompts share steps although those that end first wait for the others.
+
+        Where one objective gains by it and none is against it.
+        """
+        self.settle()
+        answers = [account.prompts_share_steps(load) for account in self._accounts]
+        return True in answers and False not in answers
+
     def without_offline(self, load: OnlineLoad) -> StepLimit:
         """A step that no offline work can be in is planned: nothing needs its limit.
 

@@ -39,4 +39,10 @@ class CpuOverflow:
         self._decodes.fill(draft, policy, base_s, limit_s - reserve_s)
         shape = draft.shape
         spent_s = self._model.fixed_s if shape.is_empty else self._model.predict(shape)
-        return self._piggyback.admit(shape.tokens, limit_s - spent_s, leaving=len(draft.recall))
+        return self._piggyback.admit(
+            shape.tokens,
+            limit_s - spent_s,
+            leaving=len(draft.recall),
+            # As on the GPU: where online has nothing to do a step that may run does something.
+            must_move=base_s == 0 < limit_s and not draft.work,
+        )

@@ -19,13 +19,13 @@ class StepDraft:
 
     ``tokens_left``, ``blocks_left`` and ``seqs_left`` are what the engine still has;
     ``offline_blocks`` is the offline holding as the step would leave it, ``ends_prompt`` says that
-    an online request gets its first token from the step, ``lacks_room`` that one waits for blocks
-    or a slot, ``adopted_blocks`` were found by admissions and not yet missed by a preemption, but
-    for those that online requests hold (``adopted_of_online``): no offline one frees them.
-    ``online_gave_way`` says that an online request is preempted,
-    ``admitted`` says how many shares are of requests that did not run before. Where ``kind`` is
-    ``PREFILL``, ``waiting_decodes`` are the online decodes that it leaves out, and ``waiting_s``
-    what these take in the next step.
+    an online request gets its first token from the step, ``prompts_share`` that others may join it
+    all the same, ``lacks_room`` that one waits for blocks or a slot. ``adopted_blocks`` were found
+    by admissions and not yet missed by a preemption, but for those that online requests hold
+    (``adopted_of_online``): no offline one frees them. ``online_gave_way`` says that an online
+    request is preempted, ``admitted`` how many shares are of requests that did not run before.
+    Where ``kind`` is ``PREFILL``, ``waiting_decodes`` are the online decodes that it leaves out,
+    and ``waiting_s`` what these take in the next step.
     """
 
     __slots__ = (
@@ -52,6 +52,7 @@ class StepDraft:
         "prefill_history",
         "prefill_requests",
         "prefill_tokens",
+        "prompts_share",
         "recall",
         "refused",
         "released",
@@ -95,6 +96,7 @@ class StepDraft:
         self.waiting_decodes = EMPTY_SHAPE
         self.waiting_s = 0.0
         self.ends_prompt = False
+        self.prompts_share = False
         self.lacks_room = False
         self.admitted = 0
         self._shape: StepShape | None = None

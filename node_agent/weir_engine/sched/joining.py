@@ -39,7 +39,7 @@ class PromptJoining:
 
     def keeps_out(self, draft: StepDraft) -> bool:
         """True when a prompt ends in the step and another one would make it wait."""
-        if not (self.staggers and draft.ends_prompt):
+        if not (self.staggers and draft.ends_prompt) or draft.prompts_share:
             return False
         one_more_s = self._model.fixed_s + draft.waiting_s
         if self._beside_decodes and draft.decode_requests:

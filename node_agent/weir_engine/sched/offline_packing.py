@@ -192,10 +192,9 @@ class OfflinePacking:
         if share.tokens <= beside and not self._outlasts(step, policy, share, limit_s):
             return share
         computed = share.computed_tokens
-        tokens = self._model.max_prefill_tokens(
-            step.shape, computed, limit_s, _GUARD, max(step.tokens_left, 0)
-        )
-        if tokens < min(_LEAST_PIECE_TOKENS, beside):
+        upper = max(min(share.tokens, step.tokens_left), 0)
+        tokens = self._model.max_prefill_tokens(step.shape, computed, limit_s, _GUARD, upper)
+        if tokens < min(_LEAST_PIECE_TOKENS, share.tokens, beside):
             tokens = 0
         if share.hit is not None:  # its blocks are for all of it, or it is not admitted
             return share._replace(tokens=tokens)

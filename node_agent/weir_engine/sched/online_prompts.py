@@ -56,6 +56,7 @@ class OnlinePrompts:
     def fill(self, draft: StepDraft, running: list[Request], load: OnlineLoad) -> None:
         """Add what the step takes of those that are begun, ``running``, and of those that wait."""
         limit_s = self._prefill_limit(draft, running, load) - draft.waiting_s
+        draft.prompts_share = self._share_steps(draft, running, load)
         admits = True
         ranked = self._ranked(draft, running, limit_s, load.now_s + load.busy_s)
         if self._sizes_by_graphs and ranked:
@@ -142,14 +143,35 @@ class OnlinePrompts:
         limit_s = self._books.prefill_limit(load)
         if limit_s == inf:
             return inf
-        queue = [
-            (request.known_tokens - request.computed_tokens, request.computed_tokens)
-            for request in (*prefilling, *self.waiting(draft))
-        ]
-        chunked_s = self._queue_s(draft, queue, limit_s)
+        chunked_s = self._queue_s(draft, self._queue(draft, prefilling), limit_s)
         return self._books.prefill_limit(load._replace(prompts_s=chunked_s))
 
-    def _queue_s(self, draft: StepDraft, queue: list[tuple[int, int]], limit_s: float) -> float:
+    def _share_steps(self, draft: StepDraft, running: list[Request], load: OnlineLoad) -> bool:
+        """Whether prompts that would have steps of their own share them all the same."""
+        if not self._joining.staggers:
+            return False
+        queue = self._queue(draft, running)
+        if len(queue) < 2:
+            return False
+        shared_s = self._queue_s(draft, queue, inf, shared=True)
+        return self._books.prompts_share_steps(load._replace(prompts_s=shared_s))
+
+    def _queue(self, draft: StepDraft, running: list[Request]) -> list[tuple[int, int]]:
+        """The new and computed tokens of those that are begun or wait."""
+        return [
+            (request.known_tokens - request.computed_tokens, request.computed_tokens)
+            for request in (*running, *self.waiting(draft))
+        ]
+
+    def _queue_s(
+        self,
+        draft: StepDraft,
+        queue: list[tuple[int, int]],
+        limit_s: float,
+        *,
+        shared: bool = False,
+    ) -> float:
+        """``shared``: in as few steps as they fill, even where each has one of its own."""
         return queue_s(
             self._model,
             draft.decode_shape,
@@ -157,7 +179,7 @@ class OnlinePrompts:
             limit_s=limit_s - draft.waiting_s,
             between_s=draft.waiting_s,
             step_tokens=self._state.shape.max_batched_tokens,
-            least_steps=len(queue) if self._joining.staggers else 0,
+            least_steps=len(queue) if self._joining.staggers and not shared else 0,
         )
 
     def _admit(self, draft: StepDraft, request: Request, limit_s: float) -> bool:

@@ -55,10 +55,13 @@ class PiggybackControl:
         )
         return min(all_s, _MOST_SHARE * limit_s)
 
-    def admit(self, tokens: int, room_s: float, leaving: int = 0) -> Piggyback:
+    def admit(
+        self, tokens: int, room_s: float, leaving: int = 0, *, must_move: bool = False
+    ) -> Piggyback:
         """Results to take beside ``tokens``, from the lowest layer up until ``room_s`` is full.
 
         ``leaving`` requests go back to the GPU and may be among those at the lowest layer.
+        ``must_move``: one is taken whatever the room, or none ever might be.
         """
         ready = list(self._lane.ready)
         ready[0] = max(ready[0] - leaving, 0)
@@ -69,6 +72,8 @@ class PiggybackControl:
             if not waiting:
                 continue
             taken = self._fitting(tokens, waiting, dense_s, len(ready), room_s - spent_s)
+            if must_move and not any(counts):
+                taken = max(taken, 1)
             if taken:
                 counts[layer] = taken
                 spent_s += self._layer_s(tokens, taken, dense_s, len(ready))

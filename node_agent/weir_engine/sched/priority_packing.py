@@ -40,10 +40,10 @@ class PriorityPacking(StepListener):
     replaces the least urgent online one, if that one still meets its deadline in the step after.
 
     Source: BROS §4.2, Algorithm 1. Deviations: a prompt that lacks blocks lets running requests
-    pass (at lines 8-9 they would wait for it); online is dropped only for a running request, never
-    for an admission, which would trade one deadline for another; steps with offline work are held
-    to the 95% quantile of their prediction, a replaced request too (design §3, rule 3); with a
-    paged cache offline gives way by recomputation.
+    pass (at lines 8-9 they would wait for it), and is admitted when all of it fits; online is
+    dropped only for a running request, never for an admission, which would trade one deadline for
+    another; steps with offline work are held to the 95% quantile of their prediction, a replaced
+    request too (design §3, rule 3); with a paged cache offline gives way by recomputation.
     """
 
     def __init__(
@@ -161,7 +161,10 @@ class PriorityPacking(StepListener):
             return Share(request, tokens, computed, blocks, left_s)
         hit = draft.sure_hit(self._state.kv, request, self._state.kv.hit(request))
         tokens = min(request.known_tokens - hit.tokens, most)
-        blocks = draft.blocks_behind(hit.tokens, tokens) + draft.hit_blocks(request, hit)
+        # For all of it: admitted by its first piece it would take the others from one that runs,
+        # which waits, comes back by its own first piece and takes them again, for ever.
+        blocks = draft.blocks_behind(hit.tokens, request.known_tokens - hit.tokens)
+        blocks += draft.hit_blocks(request, hit)
         return Share(request, tokens, hit.tokens, blocks, left_s, hit)
 
     # -- room for online: FindPreemptBlock, §5.2 --------------------------------------------

@@ -60,7 +60,9 @@ class Restoring:
         for missing, request in lacking:
             slots += missing.slots
             tokens = self._tokens(draft, request, limit_s, must_move=must_move)
-            if not tokens or not self._ends.copies_within(slots, limit_s):
+            # A step that must move and has nothing else takes as long as the copies.
+            in_time = self._ends.copies_within(slots, limit_s) or (must_move and not draft.work)
+            if not tokens or not in_time:
                 return False
             computed = request.computed_tokens
             blocks = draft.blocks_for(computed, tokens) + missing.fresh_blocks

@@ -281,6 +281,10 @@ class MeanTbtAccount(QuietAccount):
         steps = max(_LONGEST_IN_DEBT / (1 + debts), _SHORTEST_IN_DEBT)
         return StepLimit(seconds=load.base_s + steps * load.idle_step_s, reason="tbt-mean")
 
+    def prompts_share_steps(self, load: OnlineLoad) -> bool | None:  # noqa: ARG002
+        """While it owes: decoders wait for each step of prompts, for fewer steps less."""
+        return True if self.bank_s < 0 else None
+
     def on_token(self, tbt_s: float, offline_delay_s: float) -> None:
         """Banks the difference to the threshold, and to the tolerance where that is known."""
         self._step_tokens += 1

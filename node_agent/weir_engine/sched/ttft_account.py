@@ -137,6 +137,11 @@ class MeanTtftAccount(QuietAccount):
             idle_s = min(idle_s, FORGET_S - quiet_s)
         return StepLimit(seconds=load.base_s, reason="ttft-mean", idle_s=idle_s)
 
+    def prompts_share_steps(self, load: OnlineLoad) -> bool | None:
+        """Not where savings are less than what they wait: half of the time of all, but the last."""
+        wait_s = (load.prefills - 1) / 2 * (load.prompts_s or 0.0)
+        return None if self._bank.level_s > wait_s else False
+
     def _forget(self) -> None:
         self._seen = 0.0
         # What leaves more than a new account knows of is kept: a night does not undo a good day.

@@ -109,6 +109,14 @@ class TailTtftAccount(QuietAccount):
             limit_s = load.base_s + max(extra_s, min(more_s, shortest_s))
         return StepLimit(seconds=max(limit_s, shortest_s), reason="ttft-tail")
 
+    def prompts_share_steps(self, load: OnlineLoad) -> bool | None:
+        """Not where one of those that are there would be late."""
+        if load.prompts_s is None or load.earliest_arrival_s is None:
+            return None
+        waited_s = load.now_s + load.busy_s - load.earliest_arrival_s
+        in_time = waited_s + load.prompts_s <= self._threshold_s - self._delay_s
+        return None if in_time else False
+
     def on_first_token(self, ttft_s: float, offline_delay_s: float) -> None:
         """Feeds the tail, and the tail without offline work."""
         base_s = max(ttft_s - offline_delay_s, 0.0)

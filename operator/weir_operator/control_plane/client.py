@@ -249,7 +249,7 @@ def _job(told: Json) -> HeardJob:
             report=batch_report(told),
         )
     except (ReportError, KeyError, TypeError) as error:
-        raise ControlPlaneError(str(error), code=UNREADABLE) from error
+        raise _unlike("BatchJob", error) from error
 
 
 def _service(told: Json) -> HeardService:
@@ -260,7 +260,14 @@ def _service(told: Json) -> HeardService:
             report=service_report(told),
         )
     except (ReportError, KeyError, TypeError) as error:
-        raise ControlPlaneError(str(error), code=UNREADABLE) from error
+        raise _unlike("LLMService", error) from error
+
+
+def _unlike(what: str, error: Exception) -> ControlPlaneError:
+    """The answer is nothing of that kind; a KeyError says no more than the name of a field."""
+    known = isinstance(error, ReportError)
+    said = str(error) if known else f"{what}: {type(error).__name__}: {error}"
+    return ControlPlaneError(said, code=UNREADABLE)
 
 
 def _error_of(response: httpx.Response) -> tuple[str, str]:

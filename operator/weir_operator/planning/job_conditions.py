@@ -7,7 +7,7 @@ from datetime import datetime
 from weir_operator.planning.conditions import Finding, conditions_of, rfc3339, stands_s
 from weir_operator.planning.job_context import ENDED, JobContext
 from weir_operator.planning.job_reasons import BatchJobReasons as Reasons
-from weir_operator.planning.observed import FOREIGN_ANSWER, BatchReport, ObservedBatchJob, Refusal
+from weir_operator.planning.observed import BatchReport, ObservedBatchJob, Refusal
 from weir_operator.planning.reasons import Reason
 from weir_operator.planning.service_telemetry import unreached
 
@@ -38,7 +38,7 @@ def findings(context: JobContext, obstacle: Finding | None) -> tuple[Finding, ..
 
 def is_final(refusal: Refusal) -> bool:
     """Whether asking again is in vain."""
-    return refusal.status_code in FINAL_REFUSALS and refusal.code != FOREIGN_ANSWER
+    return refusal.status_code in FINAL_REFUSALS and not refusal.unanswered
 
 
 def _failed(context: JobContext, obstacle: Finding | None) -> Finding:
@@ -152,7 +152,7 @@ def _waits_for(report: BatchReport | None) -> Finding | None:
 
 
 def _not_yet(refusal: Refusal) -> Reason:
-    if refusal.status_code == TOO_MANY:
+    if refusal.status_code == TOO_MANY and not refusal.unanswered:
         return Reasons.QUOTA_EXCEEDED
     bound = refusal.code != NAMESPACE_NOT_BOUND
     return Reasons.UNREACHABLE if bound else Reasons.NAMESPACE_NOT_BOUND

@@ -59,8 +59,9 @@ class Refusal:
 
     @property
     def unanswered(self) -> bool:
-        """Whether nobody said no: there was no answer, or a server's error."""
-        return self.status_code == 0 or self.status_code >= SERVER_ERROR
+        """Whether nobody said no but, at most, a proxy: no answer, a server's error, a proxy's."""
+        silent = self.status_code == 0 or self.status_code >= SERVER_ERROR
+        return silent or self.code == FOREIGN_ANSWER
 
 
 @dataclass(frozen=True, kw_only=True)

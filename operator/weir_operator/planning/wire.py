@@ -187,12 +187,20 @@ def _batch_body(request: PutBatchJob) -> Json:
         "completion_window": request.completion_window,
         "priority": request.priority,
         "suspended": request.suspended,
-        "deadline_at": None if request.deadline is None else request.deadline.timestamp(),
+        "deadline_at": _deadline_s(request.deadline),
         "input": {"inline": given.text} if isinstance(given, InlineInput) else {"uri": given.uri},
         "output_uri": request.output_uri,
         "metadata": dict(request.metadata) or None,
         "batch_id": request.batch_id,
     }
+
+
+def _deadline_s(deadline: datetime | None) -> float | None:
+    """Seconds since 1970, of which the control plane takes none that are not above 0.
+
+    A deadline of then, as of a timestamp that nobody set, has passed: that ends no batch.
+    """
+    return None if deadline is None else max(1.0, deadline.timestamp())
 
 
 def _service_body(request: RegisterPods) -> Json:

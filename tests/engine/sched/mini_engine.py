@@ -159,13 +159,14 @@ class MiniEngine:
                 assert found.tokens >= work.hit_tokens, "the plan counted on a lost hit"
                 hit = PrefixHit(tokens=work.hit_tokens, free_blocks=0)
             self.kv.allocate(target, new_tokens=work.tokens, hit=hit)
+        had = {work.request_id: self.live[work.request_id].output_tokens for work in plan.work}
         self.scheduler.begin(plan)
         sent = Sent(plan)
         for work in plan.work:
             target = self.live[work.request_id]
             self.kv.commit(target)
             self.kv.settle()
-            if target.remaining_tokens == 1 and target.output_tokens:
+            if target.output_tokens > had[target.id]:  # all that it knew is computed
                 sent.tokens[target.id] = 1
                 if target.output_tokens >= target.max_output_tokens:
                     sent.finished.add(target.id)

@@ -88,6 +88,13 @@ class TestOffline:
         while "D" in engine.live:
             assert "c" not in names(engine.step())
 
+    def test_copies_longer_than_any_step_do_not_wait_where_nobody_else_has_work(self) -> None:
+        """A second a slot, and a step ends after 0.2 s where no objective bounds it."""
+        engine = displaced(both_ends(blocks=3, slot_s=1.0))
+        engine.run()
+        assert set(engine.ended) == {"A", "c"}
+        assert any("c" in plan.restore for plan in engine.plans)
+
     def test_a_step_that_is_full_brings_nobody_back(self) -> None:
         """Two tokens a step, one for each online request."""
         engine = both_ends(blocks=5, max_batched_tokens=2)

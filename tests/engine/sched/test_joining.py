@@ -74,6 +74,35 @@ def test_where_only_a_tail_of_ttft_counts_prompts_join_beside_many_decodes() -> 
     assert "b" not in joined_beside_decodes("mean")
 
 
+@pytest.mark.parametrize(
+    ("tbt_s", "mean_s", "tail_s", "joins"),
+    [
+        pytest.param(0.001, 1.0, 1.0, True, id="tokens-are-late-and-prompts-have-time"),
+        pytest.param(1.0, 1.0, 1.0, False, id="tokens-are-in-time"),
+        pytest.param(0.001, 0.01, 1.0, False, id="first-tokens-have-saved-nothing"),
+        pytest.param(0.001, 1.0, 0.1, False, id="together-they-would-be-late"),
+    ],
+)
+def test_while_the_mean_of_tbt_is_missed_prompts_with_time_share_steps(
+    tbt_s: float, mean_s: float, tail_s: float, joins: bool
+) -> None:
+    """Each step of prompts holds the decodes up; both prompts together take 130 ms."""
+    engine = MiniEngine(
+        max_batched_tokens=200,
+        slos=(
+            Slo(metric=Metric.TBT, statistic="mean", threshold_s=tbt_s),
+            Slo(metric=Metric.TTFT, statistic="mean", threshold_s=mean_s),
+            Slo(metric=Metric.TTFT, statistic="p99", threshold_s=tail_s),
+        ),
+    )
+    for i in range(5):
+        engine.add(request(f"before{i}", online=True, prompt=4, output=4, at=engine.now_s))
+        engine.run(10)
+    engine.add(request("a", online=True, prompt=60, at=engine.now_s))
+    engine.add(request("b", online=True, prompt=60, at=engine.now_s))
+    assert len(tokens_of(engine.step())) == 1 + joins
+
+
 def test_without_one_prompts_share_a_step_as_in_the_stock_engine() -> None:
     engine = MiniEngine(max_batched_tokens=200)
     engine.add(request("a", online=True, prompt=60))

@@ -47,6 +47,11 @@ def test_without_room_or_results_nothing_is_taken() -> None:
     assert control(0, 0).admit(tokens=8, room_s=1.0) == ((), 0.0)
 
 
+def test_a_step_that_must_move_takes_one_whatever_the_room() -> None:
+    assert control(0, 3, 2).admit(tokens=0, room_s=-1.0, must_move=True).counts == (0, 1, 0)
+    assert control(0, 0).admit(tokens=0, room_s=-1.0, must_move=True) == ((), 0.0)
+
+
 def test_a_request_that_goes_back_to_the_gpu_is_not_counted_on() -> None:
     assert control(2, 1).admit(tokens=8, room_s=1.0, leaving=1).counts == (1, 1)
     assert control(0, 1).admit(tokens=8, room_s=1.0, leaving=1).counts == (0, 1)

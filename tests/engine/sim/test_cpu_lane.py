@@ -263,6 +263,26 @@ def test_a_request_that_moves_to_the_cpus_as_the_last_one_decodes_on_there() -> 
     assert sum(step.cpu_tokens for step in result.steps) == 24 + 40 - 1 - 3 * 16
 
 
+def test_what_decodes_on_the_cpus_ends_though_no_step_is_as_short_as_the_objective() -> None:
+    """Steps with prompts in them move all the same while no online request is there."""
+    shape = PROFILE.engine_shape(
+        max_batched_tokens=256, max_seqs=8, max_model_len_tokens=160, kv_tokens=160
+    )
+    tight = Slo(metric=Metric.TPOT, statistic="p90", threshold_s=1e-4)
+    replica = Replica(
+        cost=ProfileCost(profile=PROFILE),
+        shape=shape,
+        slos=(SLOS[0], tight),
+        policy=Policy(offline_kv_blocks=10, offline_seq_slots=4),
+    )
+    simulation = preset_simulation(
+        replica, "omniserve", offline=Window(offline(2, prompt=24, output=4), size=4), lane=lane()
+    )
+    result = simulation.run(until_s=60.0)
+    assert result.offline_finished == 2
+    assert sum(step.cpu_tokens for step in result.steps) > 0
+
+
 def test_unfinished_requests_are_told_with_the_tokens_they_have() -> None:
     simulation, _ = run(offline_count=0)
     simulation.run(until_s=0.3)

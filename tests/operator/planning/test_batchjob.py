@@ -343,6 +343,7 @@ def test_a_final_refusal_fails_the_job_and_others_are_asked_again() -> None:
         # Not the control plane's: it never saw the input.
         (403, "foreign_answer", ("Unknown", "ControlPlaneUnreachable")),
         (413, "foreign_answer", ("Unknown", "ControlPlaneUnreachable")),
+        (429, "foreign_answer", ("Unknown", "ControlPlaneUnreachable")),
         (403, "insufficient_scope", ("Unknown", "ControlPlaneUnreachable")),
     ):
         plan = plan_batchjob(refused(status_code, code))

@@ -256,6 +256,14 @@ def test_a_refused_registration_is_said() -> None:
     assert message(plan.status, "Registered") == "not the operator"
 
 
+@pytest.mark.parametrize("status_code", [404, 405, 429])
+def test_what_a_proxy_says_of_a_registration_is_no_refusal(status_code: int) -> None:
+    refusal = Refusal(status_code=status_code, code="foreign_answer", message="a proxy said no")
+    plan = plan_llmservice(observe_service(refusals={("RegisterPods", "chat"): refusal}))
+    assert condition(plan.status, "Registered") == ("Unknown", "ControlPlaneUnreachable")
+    assert message(plan.status, "Registered").startswith("a proxy said no")
+
+
 def test_colocation_switched_off_releases_the_service() -> None:
     service = llmservice(colocation={"enabled": False})
     plan = plan_llmservice(observe_service(service, report=report(pod_report(1))))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.operator.planning.worlds import NOW, batchjob, observe_job
+from tests.operator.planning.worlds import NOW, batchjob, condition, observe_job
 from weir_controlplane.batchjobs.schemas import PutBatchJob as TheirPut
 from weir_controlplane.llmservices.schemas import PutService as TheirService
 from weir_operator.planning.batchjob import plan_batchjob
@@ -47,6 +47,15 @@ def test_a_put_is_what_the_control_plane_reads() -> None:
     by_uri = batchjob(input={"uri": "s3://b/in.jsonl"})
     [request] = plan_batchjob(observe_job(by_uri)).requests
     assert (call(request).body or {})["input"] == {"uri": "s3://b/in.jsonl"}
+
+
+@pytest.mark.parametrize("deadline", ["1970-01-01T00:00:00Z", "1970-01-01T00:00:00+10:00"])
+def test_a_deadline_at_the_beginning_of_time_has_passed_and_is_taken(deadline: str) -> None:
+    """The control plane refused it, for good: a batch whose deadline nobody had set failed."""
+    plan = plan_batchjob(observe_job(batchjob(deadline=deadline)))
+    [request] = plan.requests
+    assert TheirPut.model_validate(dict(call(request).body or {})).deadline_at == 1.0
+    assert condition(plan.status, "AtRisk") == ("True", "DeadlinePassed")
 
 
 def test_pods_are_registered_as_the_control_plane_reads_them() -> None:

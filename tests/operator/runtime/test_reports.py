@@ -37,7 +37,7 @@ from weir_operator.planning.observed import (
     ServiceReport,
     SloReport,
 )
-from weir_operator.planning.types import CancelBatch, ForgetBatch, ObjectKey
+from weir_operator.planning.types import CancelBatch, ForgetBatch, ObjectKey, RegisterPods
 
 Serve = Callable[[ASGIApp], AbstractAsyncContextManager[str]]
 
@@ -403,6 +403,18 @@ async def test_an_answer_that_lacks_a_field_is_no_answer(
         with pytest.raises(ControlPlaneError, match="status") as raised:
             await client_to(url).job("u1")
     assert raised.value.unreachable
+
+
+async def test_an_answer_of_something_else_is_told_by_what_was_asked_for(
+    serve_app: Serve, client_to: Callable[..., ControlPlaneClient]
+) -> None:
+    """Of a missing field the name alone stood in the conditions, such as 'namespace'."""
+    pods = RegisterPods(namespace="a", name="s", model="m", service_account="s", pods=())
+    async with serve_app(answering((200, {"data": []}))) as url:
+        with pytest.raises(ControlPlaneError, match=r"BatchJob.*uid"):
+            await client_to(url).job("u1")
+        with pytest.raises(ControlPlaneError, match=r"LLMService.*namespace"):
+            await client_to(url).perform(pods)
 
 
 @pytest.mark.parametrize("item", [None, 1, "job"])
