@@ -16,7 +16,7 @@ from benchmarks.weir_parts.traces import TRACES
 from benchmarks.weir_parts.victims import LatestFirst, ShortestTailFirst
 from weir_engine.config import Metric, Slo
 from weir_engine.presets import SEATS
-from weir_engine.sched import budget, making_room, tbt_account
+from weir_engine.sched import budget, making_room, tbt_account, tbt_tail
 from weir_engine.sched.account import OnlineLoad, QuietAccount, StepLimit
 
 OBJECTIVES = {
@@ -71,9 +71,9 @@ Patches = tuple[Callable[[], Any], ...]
 VARIANTS: dict[str, Patches] = {
     "weir": (nullcontext,),
     "even-mean": (partial(patch.object, budget, "MeanTbtAccount", EvenMeanAccount),),
-    "no-feedback": (partial(patch.object, tbt_account, "TailFeedback", NoFeedback),),
-    "median-guard": (partial(patch.object, tbt_account, "guard_quantile", lambda _: 0.5),),
-    "q95-guard": (partial(patch.object, tbt_account, "guard_quantile", lambda _: 0.95),),
+    "no-feedback": (partial(patch.object, tbt_tail, "TailFeedback", NoFeedback),),
+    "median-guard": (partial(patch.object, tbt_tail, "guard_quantile", lambda _: 0.5),),
+    "q95-guard": (partial(patch.object, tbt_tail, "guard_quantile", lambda _: 0.95),),
     "modulewise": (partial(_model, "modulewise"),),
     "knee": (
         partial(_model, "modulewise"),

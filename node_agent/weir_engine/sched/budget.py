@@ -13,7 +13,8 @@ from weir_engine.errors import ConfigError
 from weir_engine.latency.models import LatencyModel
 from weir_engine.sched.account import NO_LIMIT, Account, OnlineLoad, StepLimit
 from weir_engine.sched.over_alone import TbtOverAlone, TtftOverAlone
-from weir_engine.sched.tbt_account import MeanTbtAccount, TailTbtAccount
+from weir_engine.sched.tbt_account import MeanTbtAccount
+from weir_engine.sched.tbt_tail import TailTbtAccount
 from weir_engine.sched.tpot_account import TailTpotAccount
 from weir_engine.sched.ttft_account import MeanTtftAccount
 from weir_engine.sched.ttft_tail import TailTtftAccount

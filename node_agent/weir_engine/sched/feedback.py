@@ -1,6 +1,6 @@
 """Measured latency against its threshold, as factors on what may be spent. Pure controllers."""
 
-from math import inf
+from math import exp, inf
 
 _STEP = 0.04
 # Steps over which the average number of samples in a step is taken.
@@ -44,6 +44,21 @@ class TailFeedback:
         self._average += (samples - self._average) / self._steps
         change = _STEP * (self.allowed * samples - over) / self._average
         self.factor = min(self._high, max(self._low, self.factor + change))
+
+
+class TimeShare:
+    """The share of the time that something takes, 0 to 1, over about ``memory_s``."""
+
+    def __init__(self, memory_s: float) -> None:
+        self._memory_s = memory_s
+        self.share = 0.0
+
+    def observe(self, taken_s: float, passed_s: float) -> None:
+        """It took so much of the seconds that passed."""
+        if passed_s <= 0:
+            return
+        taken = min(max(taken_s / passed_s, 0.0), 1.0)
+        self.share += (taken - self.share) * (1 - exp(-passed_s / self._memory_s))
 
 
 class SlackBank:

@@ -4,7 +4,7 @@ from math import exp, sqrt
 
 from weir_engine.config import Slo
 from weir_engine.sched.account import OnlineLoad, QuietAccount, StepLimit, StepTimes
-from weir_engine.sched.feedback import SlackBank
+from weir_engine.sched.feedback import SlackBank, TimeShare
 
 # The mean account spends over this many coming requests, or this share of those it remembers.
 _HORIZON_REQUESTS = 8.0
@@ -81,7 +81,7 @@ class MeanTtftAccount(QuietAccount):
         self._quiet_since_s = 0.0
         self._least_wait_s = 0.0
         self._with_prompts = False
-        self._prompts_share = 0.0
+        self._prompts = TimeShare(_PROMPTS_S)
 
     def set_objective(self, threshold_s: float, reference_s: float | None) -> None:
         """Replaces the objective, whose parts are as in ``Slo``.
@@ -104,7 +104,7 @@ class MeanTtftAccount(QuietAccount):
 
     @property
     def _share_s(self) -> float:
-        return min(_TOLERANCE_SHARE, 1 - self._prompts_share) * self.tolerance_s
+        return min(_TOLERANCE_SHARE, 1 - self._prompts.share) * self.tolerance_s
 
     @property
     def wait_s(self) -> float:
@@ -147,7 +147,7 @@ class MeanTtftAccount(QuietAccount):
         # What leaves more than a new account knows of is kept: a night does not undo a good day.
         self._alone_s = min(self._alone_s, self._first_alone_s)
         self._bank.level_s = 0.0
-        self._prompts_share = 0.0
+        self._prompts.share = 0.0
 
     def _fade(self, passed_s: float) -> None:
         """Has what is known beforehand weigh more beside what was measured longer ago."""
@@ -165,7 +165,7 @@ class MeanTtftAccount(QuietAccount):
         if self._last_s is not None:
             passed_s = max(0.0, times.ended_s - self._last_s)
             self._accrued_s2 += wait_s * passed_s
-            self._learn_prompts(min(times.duration_s, passed_s), passed_s)
+            self._prompts.observe(times.duration_s if self._with_prompts else 0.0, passed_s)
         self._last_s = times.ended_s
         if times.offline:
             # A pause of the machine is no step: what it cost is measured, and nobody waits longer
@@ -175,14 +175,6 @@ class MeanTtftAccount(QuietAccount):
             self._accrued_s2 -= min(cost_s2, self._threshold_s**2 / 2)
         # Credit of idle times is not hoarded: it would come out as one long step.
         self._accrued_s2 = min(self._accrued_s2, wait_s * max(wait_s, 0.02))
-
-    def _learn_prompts(self, step_s: float, passed_s: float) -> None:
-        """The last step took ``step_s`` of the time that passed."""
-        if passed_s <= 0:
-            return
-        share = step_s / passed_s if self._with_prompts else 0.0
-        weight = 1 - exp(-passed_s / _PROMPTS_S)
-        self._prompts_share += (share - self._prompts_share) * weight
 
     def on_first_token(self, ttft_s: float, offline_delay_s: float) -> None:
         """Banks the difference of the delay to the share of the tolerance."""

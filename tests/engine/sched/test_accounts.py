@@ -95,6 +95,34 @@ class TestMeanTbt:
             account.on_token(0.01, offline_delay_s=0.0)
         assert account.bank_s == pytest.approx(100 * 0.01 * (tolerance - kept))
 
+    @pytest.mark.parametrize(("work_s", "times"), [(0.0, 1), (0.5, 2), (1.0, 5)])
+    def test_a_delay_is_charged_with_what_it_begets(self, work_s: float, times: float) -> None:
+        """Where online work takes half of the time, who is delayed delays as much again."""
+        account = MeanTbtAccount(slo(Metric.TBT, "mean", 0.015, reference_s=0.010))
+        for second in range(600):
+            base_s = 0.01 + work_s
+            account.step_limit(load(now_s=second, decoders=1, base_s=base_s))
+            account.on_step(
+                StepTimes(ended_s=second + 1, duration_s=base_s, base_s=base_s, offline=False)
+            )
+        for _ in range(100):
+            account.on_token(0.010, offline_delay_s=0.0)
+        before_s = account.bank_s
+        account.on_token(0.013, offline_delay_s=0.003)
+        spared_s = before_s / 100
+        assert before_s - account.bank_s == pytest.approx(times * 0.003 - spared_s, rel=0.01)
+
+    def test_what_quiet_times_leave_evens_out_a_burst_but_no_overload(self) -> None:
+        account = MeanTbtAccount(slo(Metric.TBT, "mean", 0.015, reference_s=0.010))
+        for _ in range(3_000):
+            account.on_token(0.010, offline_delay_s=0.0)
+        for _ in range(500):
+            account.on_token(0.030, offline_delay_s=0.0)
+        assert account.step_limit(load(decoders=1, base_s=0.01)).seconds > 0.01
+        for _ in range(1_000):
+            account.on_token(0.030, offline_delay_s=0.0)
+        assert account.step_limit(load(decoders=1, base_s=0.01)).seconds == 0.01
+
     def test_what_was_cheap_with_one_decoder_does_not_go_on_with_four(self) -> None:
         account = MeanTbtAccount(slo(Metric.TBT, "mean", 0.01))
         for _ in range(70):

@@ -18,7 +18,7 @@ from weir_engine.latency.features import StepShape
 from weir_engine.latency.models import create
 from weir_engine.sched.plan import StepPlan
 from weir_engine.sched.step_kind import StepKind, counts_offline_decodes, kind_of
-from weir_engine.sched.tbt_account import TailTbtAccount
+from weir_engine.sched.tbt_tail import TailTbtAccount
 
 # A decode over 100 tokens takes 1 ms, beside a prompt 21: two of them more than three steps.
 DEAR_S = 0.0002

@@ -9,7 +9,7 @@ from tests.engine.sched.mini_engine import exact_model
 from weir_engine.config import Metric, Slo
 from weir_engine.latency.features import EMPTY_SHAPE
 from weir_engine.sched.account import StepTimes
-from weir_engine.sched.tbt_account import TailTbtAccount
+from weir_engine.sched.tbt_tail import TailTbtAccount
 
 KEPT_S = 0.002  # of a threshold of 0.1 s
 
