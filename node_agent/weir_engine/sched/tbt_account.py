@@ -22,7 +22,7 @@ _SAVED_TOKENS = 300.0
 _SAVED_TOKENS_A_DECODER = 24.0
 # Where what offline work causes is known, savings of what is measured are so many times as much:
 # what quiet times leave evens out bursts, and no more than the tolerance is spent in either.
-_MEASURED_SAVINGS = 15.0
+_MEASURED_SAVINGS = 8.0
 _OWED_TOKENS = 1000.0
 _MOST_LEVEL = 0.95
 # Steps without a decoder are free but for the prompts that come meanwhile: they wait, start
@@ -36,11 +36,11 @@ _FIRST_TOLERANCE = 0.2
 # Share of a known tolerance that is kept for what offline work costs unseen, and share of the
 # threshold that is kept at least: a machine's own drift is of its latency, not of the tolerance.
 _KEPT_OF_TOLERANCE = 0.1
+_KEPT_OF_THRESHOLD = 0.025
 # How much of the time online work takes is known over about this long. It is taken to leave no
 # less of it than this to what a delay begets.
 _WORK_S = 60.0
 _LEAST_LEFT = 0.2
-_KEPT_OF_THRESHOLD = 0.015
 
 
 class MeanTbtAccount(QuietAccount):

@@ -146,7 +146,10 @@ class Engine(ApiModel):
     ] = Field(
         default_factory=list,
         max_length=128,
-        description="Further arguments of the engine, as `vllm serve` takes them, one item each.",
+        description=(
+            "Further arguments of the engine, as `vllm serve` takes them, one item each. "
+            "Kubernetes reads `$(NAME)` as a variable of the container and `$$` as one `$`."
+        ),
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
     tensor_parallel_size: int = Field(
