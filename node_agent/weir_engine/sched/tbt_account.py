@@ -20,11 +20,11 @@ _USUAL_TOKENS = 2000.0
 # of that: what comes while the bank is full is lost.
 _SAVED_TOKENS = 300.0
 _SAVED_TOKENS_A_DECODER = 24.0
+_OWED_TOKENS = 1000.0
+_MOST_LEVEL = 0.95
 # Where what offline work causes is known, savings of what is measured are so many times as much:
 # what quiet times leave evens out bursts, and no more than the tolerance is spent in either.
 _MEASURED_SAVINGS = 8.0
-_OWED_TOKENS = 1000.0
-_MOST_LEVEL = 0.95
 # Steps without a decoder are free but for the prompts that come meanwhile: they wait, start
 # together and have more decoders beside them. In debt such a step takes so many fixed costs at
 # most, from hardly any debt to one that is some times what may be saved. Shorter ones would waste
