@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -112,4 +113,5 @@ def _state(key: ApiKey) -> str:
         return "revoked"
     if key.expires_at is None:
         return "active"
-    return f"until {datetime.fromtimestamp(key.expires_at, UTC):%Y-%m-%d %H:%M} UTC"
+    state = "until" if key.expires_at > time.time() else "expired"
+    return f"{state} {datetime.fromtimestamp(key.expires_at, UTC):%Y-%m-%d %H:%M} UTC"

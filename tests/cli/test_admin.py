@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from tests.support.serving import serve_in_thread
+from tests.support.waiting import eventually
 from weir_cli import console
 from weir_cli.errors import ExitStatus
 from weir_cli.main import main
@@ -98,6 +99,18 @@ def test_an_agents_key_can_expire(control_plane: str, capsys: pytest.CaptureFixt
     listed = said(capsys, "keys", "list")
     assert "\tagent\tpod-1\t" in listed
     assert "\tuntil 20" in listed
+
+
+@pytest.mark.usefixtures("control_plane")
+def test_a_key_whose_life_is_over_is_listed_as_expired(capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys, "keys", "create", "--scope", "agent", "--name", "brief",
+         "--expires-in-days", "1e-5")  # fmt: skip
+
+    def expired() -> bool:
+        (row,) = [line for line in said(capsys, "keys", "list").splitlines() if "\tbrief\t" in line]
+        return row.rpartition("\t")[2].startswith("expired 20")
+
+    assert eventually(expired, within_s=30)
 
 
 @pytest.mark.parametrize("days", ["inf", "1e308", "36501"])

@@ -207,6 +207,7 @@ async def test_rule_2_results_are_checked_as_they_arrive(desk: Lab) -> None:
         (b"{}\n", {}, "invalid_result"),
         (b"not json\n", {}, "invalid_result"),
         (good.replace(b'"x"', b"NaN"), {}, "invalid_result"),  # nor would the output file be JSON
+        (good.replace(b'"x"', b"-1e999"), {}, "invalid_result"),  # read as -Infinity
         (good.replace(b'"x"', b"[" * 9999 + b"]" * 9999), {}, "invalid_result"),
     ]
     for body, given, code in cases:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from math import isfinite
 from typing import Any
 
 from weir_controlplane.dispatch.bounds import MAX_RESULT_LINE_BYTES
@@ -67,7 +68,7 @@ class ResultLines:
     def _take(self) -> None:
         raw, self._partial = self._partial, bytearray()
         try:
-            item = json.loads(raw, parse_constant=_refuse_constant)
+            item = json.loads(raw, parse_constant=_refuse_constant, parse_float=_finite)
             line = _integer(item["line"], low=1)
             answer, error = item.get("response"), item.get("error")
             request_id, usage = item["request_id"], item.get("usage")
@@ -90,6 +91,13 @@ class ResultLines:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number of JSON")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not isfinite(value):  # it would be written as Infinity, which is no JSON
+        raise ValueError("a number is too large")
+    return value
 
 
 def _failed(answer: Any, error: Any) -> bool:  # noqa: ANN401 - parsed JSON

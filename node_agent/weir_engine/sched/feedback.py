@@ -61,6 +61,23 @@ class TimeShare:
         self.share += (taken - self.share) * (1 - exp(-passed_s / self._memory_s))
 
 
+class Rate:
+    """How many of something come a second, over about ``memory_s`` or what has passed of it."""
+
+    def __init__(self, memory_s: float) -> None:
+        self._memory_s = memory_s
+        self._passed_s = 0.0
+        self.per_s = 0.0
+
+    def observe(self, count: int, passed_s: float) -> None:
+        """So many came in the seconds that passed."""
+        if passed_s <= 0:
+            return
+        self._passed_s = min(self._passed_s + passed_s, self._memory_s)
+        share = min(passed_s / self._passed_s, 1.0)
+        self.per_s += (count / passed_s - self.per_s) * share
+
+
 class SlackBank:
     """What a mean has left: the sum of allowed less measured latency, seconds over samples.
 

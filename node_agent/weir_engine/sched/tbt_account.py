@@ -2,29 +2,28 @@
 
 from weir_engine.config import Slo
 from weir_engine.sched.account import NO_LIMIT, OnlineLoad, QuietAccount, StepLimit, StepTimes
-from weir_engine.sched.feedback import SlackBank, TimeShare
+from weir_engine.sched.feedback import Rate, SlackBank, TimeShare
 
-# The bank must be filled to this share before it is spent beside as many decoders as tokens usually
-# have, beside others to a share that grows with the square of their number: then most is spent
-# where it costs least. It is spent down to a share of that: long episodes, since requests that
-# leave and rejoin the running batch cost the engine time.
-_BANK_USUAL = 0.5
+# Beside as many decoders as tokens usually have the bank is spent where it is filled to this share,
+# beside others to one in proportion to their number, so most is spent where it costs least. It is
+# spent down to a share of that: long episodes, since requests that leave and rejoin the running
+# batch cost the engine time.
+_BANK_USUAL = 0.9
 _BANK_LOW = 0.25
 # It pays for no step that adds less than so many times what offline work costs a step by being in
 # it at all, unless the bank is as full as it may be before it is spent: it waits until it can.
 _SURCHARGES = 10.0
 # How many decoders are usual is known over about so many tokens.
 _USUAL_TOKENS = 2000.0
-# What the mean account may save, and owe, in tokens whose tolerance went unused: savings of so many
-# tokens, or of so many for each decoder where that is more. Spending starts at no more than a share
-# of that: what comes while the bank is full is lost.
+# Savings are this share of what the tokens of a minute may be delayed by, and of so many tokens at
+# least: the smaller they are the more the price follows every burst, and the larger the further
+# above its SLO a minute can end in which they are spent.
+_SAVED_OF_MINUTE = 0.12
+_MINUTE_S = 60.0
 _SAVED_TOKENS = 300.0
-_SAVED_TOKENS_A_DECODER = 24.0
 _OWED_TOKENS = 1000.0
+# Spending starts at no more than a share of that: what comes while the bank is full is lost.
 _MOST_LEVEL = 0.95
-# Where what offline work causes is known, savings of what is measured are so many times as much:
-# what quiet times leave evens out bursts, and no more than the tolerance is spent in either.
-_MEASURED_SAVINGS = 8.0
 # Steps without a decoder are free but for the prompts that come meanwhile: they wait, start
 # together and have more decoders beside them. In debt such a step takes so many fixed costs at
 # most, from hardly any debt to one that is some times what may be saved. Shorter ones would waste
@@ -53,8 +52,8 @@ class MeanTbtAccount(QuietAccount):
     of the time, tokens are later by 1 / (1 - u) times a delay (Little's law), and so much of it is
     charged. Lengthening a step by E costs E for each online decoder, so a step with few decoders
     buys most: spending starts at a level of the bank that grows with their number over what is
-    usual, which makes the level the price. Fewer decoders wait then while others come, and tokens
-    are made in fewer steps. Steps without a decoder are free, but shorter the more the bank owes.
+    usual, which makes the level the price, and savings of seconds keep that steady. Fewer
+    decoders wait then while others come, and tokens are made in fewer steps. Steps without a decoder are free, but shorter the more the bank owes.
 
     Source: design, "Mean SLO: segregate".
     """
@@ -64,7 +63,7 @@ class MeanTbtAccount(QuietAccount):
         self._measured = SlackBank()
         self._caused = SlackBank()
         self._spending_decoders = 0
-        self._saved_tokens = _SAVED_TOKENS
+        self._rate = Rate(_MINUTE_S)
         self._usual_decoders = 0.0  # 0 until a step with online tokens ended
         self._step_tokens = 0
         self._work = TimeShare(_WORK_S)
@@ -86,10 +85,9 @@ class MeanTbtAccount(QuietAccount):
 
     def _bound_savings(self) -> float:
         """Sets what may be saved, and says it, in seconds over tokens."""
-        most_s = self._saved_tokens * self._saving_s
-        self._caused.most_s = most_s
-        known = self._tolerance_s is not None
-        self._measured.most_s = (_MEASURED_SAVINGS if known else 1.0) * most_s
+        tokens = max(_SAVED_OF_MINUTE * _MINUTE_S * self._rate.per_s, _SAVED_TOKENS)
+        most_s = tokens * self._saving_s
+        self._caused.most_s = self._measured.most_s = most_s
         return most_s
 
     @property
@@ -104,7 +102,6 @@ class MeanTbtAccount(QuietAccount):
         self._idle_step_s = load.idle_step_s
         if load.decoders == 0:
             return self._limit_without_decoders(load)
-        self._saved_tokens = max(_SAVED_TOKENS, _SAVED_TOKENS_A_DECODER * load.decoders)
         most_s = self._bound_savings()
         start_s = self._start_level(load.decoders) * most_s
         # Going on is cheaper than to start, but not at a higher price.
@@ -115,18 +112,17 @@ class MeanTbtAccount(QuietAccount):
             self._spending_decoders = 0
             return StepLimit(seconds=load.base_s, reason="tbt-mean")
         extra_s = (self.bank_s - start_s * _BANK_LOW) / load.decoders
-        if extra_s < _SURCHARGES * load.surcharge_s and self.bank_s < _MOST_LEVEL * most_s:
+        from_savings = self.bank_s < _MOST_LEVEL * most_s  # what is full would be lost
+        if from_savings and extra_s < _SURCHARGES * load.surcharge_s:
             return StepLimit(seconds=load.base_s, reason="tbt-mean")
         return StepLimit(
-            seconds=load.base_s + extra_s,
-            reason="tbt-mean",
-            from_savings=self.bank_s < most_s,  # what is full would be lost
+            seconds=load.base_s + extra_s, reason="tbt-mean", from_savings=from_savings
         )
 
     def _start_level(self, decoders: int) -> float:
         """The share of what may be saved at which spending beside so many decoders starts."""
         usual = max(self._usual_decoders, 1.0)
-        return min(_BANK_USUAL * (decoders / usual) ** 2, _MOST_LEVEL)
+        return min(_BANK_USUAL * decoders / usual, _MOST_LEVEL)
 
     def _limit_without_decoders(self, load: OnlineLoad) -> StepLimit:
         debts = -self.bank_s / self._caused.most_s
@@ -149,10 +145,12 @@ class MeanTbtAccount(QuietAccount):
 
     def on_step(self, times: StepTimes) -> None:
         """Counts the tokens of the step before: each had as many decoders in its step."""
-        if self._last_s is not None:
-            self._work.observe(times.base_s - self._idle_step_s, times.ended_s - self._last_s)
-        self._last_s = times.ended_s
         tokens, self._step_tokens = self._step_tokens, 0
+        if self._last_s is not None:
+            passed_s = times.ended_s - self._last_s
+            self._work.observe(times.base_s - self._idle_step_s, passed_s)
+            self._rate.observe(tokens, passed_s)
+        self._last_s = times.ended_s
         if not tokens:
             return
         if not self._usual_decoders:

@@ -33,6 +33,17 @@ BATCHJOBS = "/internal/v1/batchjobs"
 SERVICES = "/internal/v1/services"
 
 Json = Mapping[str, Any]
+_IN_THE_SPEC = {
+    "completion_window": "spec.completionWindow",
+    "deadline_at": "spec.deadline",
+    "endpoint": "spec.endpoint",
+    "input": "spec.input",
+    "input.inline": "spec.input",  # what a ConfigMap holds goes there too
+    "input.uri": "spec.input.uri",
+    "metadata": "spec.metadata",
+    "output_uri": "spec.output.uri",
+    "priority": "spec.priority",
+}
 _LAST_DAY_S = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 
 
@@ -105,11 +116,17 @@ def batch_report(told: Json) -> BatchReport:
                 state=delivery["state"],
                 output_uri=delivery["output_uri"],
                 error_uri=delivery["error_uri"],
-                message=delivery["message"],
+                message=delivery["message"] and in_the_spec(delivery["message"]),
             ),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ReportError(f"BatchJob: {type(error).__name__}: {error}") from error
+
+
+def in_the_spec(complaint: str) -> str:
+    """What the control plane says of a field of a BatchJob, with the name that its user gave it."""
+    field, colon, why = complaint.partition(": ")
+    return f"{_IN_THE_SPEC.get(field, field)}{colon}{why}"
 
 
 def service_report(told: Json) -> ServiceReport:
@@ -164,8 +181,7 @@ def _time(at_s: float | None) -> datetime | None:
 
 def _error(told: Json) -> str:
     line = told.get("line")
-    place = "" if line is None else f"line {line}: "
-    return f"{place}{told['message']}"
+    return in_the_spec(told["message"]) if line is None else f"line {line}: {told['message']}"
 
 
 def _batch(uid: str) -> str:

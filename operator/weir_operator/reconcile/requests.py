@@ -31,6 +31,7 @@ from weir_operator.planning.types import (
     RegisterPods,
     ReleaseService,
 )
+from weir_operator.planning.wire import in_the_spec
 from weir_operator.reconcile.observe import child_place, job_place
 
 log = structlog.get_logger(__name__)
@@ -92,7 +93,8 @@ class Requests:
         if error.status is None:
             self._paused_until_s[type(request)] = self._clock() + PAUSE_S
         hold_s = UNANSWERED_S if error.unreachable else ASK_AGAIN_S
-        refusal = Refusal(status_code=error.status or 0, code=error.code, message=str(error))
+        why = in_the_spec(str(error)) if isinstance(request, PutBatchJob) else str(error)
+        refusal = Refusal(status_code=error.status or 0, code=error.code, message=why)
         news = self._reports.refuse(place, refusal, wish=wish, hold_s=hold_s)
         return 0.0 if news else hold_s
 

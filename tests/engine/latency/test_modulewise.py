@@ -1,14 +1,18 @@
 """OmniServe's module-wise model: it finds spikes with few probes and adds modules up."""
 
 import json
-from math import inf
+from collections.abc import Sequence
+from copy import deepcopy
+from math import inf, nan
+from typing import Any
 
 import pytest
 
 from weir_engine.errors import ConfigError
 from weir_engine.latency.features import EMPTY_SHAPE, StepShape
 from weir_engine.latency.models import ModulewiseModel, create
-from weir_engine.latency.models.module_tables import Grid, ModuleTables
+from weir_engine.latency.models.grid import Grid
+from weir_engine.latency.models.module_tables import ModuleTables
 from weir_engine.latency.models.spikes import spike_search, table_of
 
 LIMITS = {"max_batched_tokens": 1024, "max_seqs": 32, "max_model_len_tokens": 2048}
@@ -163,6 +167,32 @@ def test_a_broken_saved_model_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         create("modulewise", {**model.state(), "tables": tables})
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (("dense",), [], "two sizes"),
+        (("dense",), [1e-3], "two sizes"),
+        (("dense", 3), inf, "finite"),
+        (("dense", 3), 10**400, "holds no numbers"),
+        (("prefill", "rows", 1), 0, "axes that rise"),
+        (("decode", "columns", 0), 10**6, "axes that rise"),
+        (("decode", "values", 0, 0), nan, "finite values"),
+        (("uneven", "alone", "rows", 0), inf, "holds no numbers"),
+        (("beside", 0, 0), 1024, "must rise"),
+    ],
+)
+def test_a_saved_table_that_is_damaged_is_refused(
+    model: ModulewiseModel, place: Sequence[str | int], value: object, message: str
+) -> None:
+    state: Any = deepcopy(model.state())
+    table = state["tables"]
+    for key in place[:-1]:
+        table = table[key]
+    table[place[-1]] = value
+    with pytest.raises(ConfigError, match=message):
+        create("modulewise", state)
 
 
 @pytest.mark.parametrize("prefill", [0, 200])

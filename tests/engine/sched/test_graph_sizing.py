@@ -90,7 +90,7 @@ def test_offline_prompts_stay_within_graphs_where_that_serves_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "budget_s", "most"), [(200, None, 63), (200, 0.15, 63), (400, None, 188)]
+    ("tokens", "budget_s", "most"), [(670, None, 63), (670, 0.15, 63), (900, None, 188)]
 )
 def test_where_a_mean_of_tbt_pays_offline_prompts_stay_within_graphs_until_it_has_saved_all(
     tokens: int, budget_s: float | None, most: int
@@ -114,7 +114,7 @@ def test_decodes_are_not_put_off_for_the_few_tokens_of_a_graph() -> None:
     made = engine(1.0, slos=(mean,), decode_s=0.02)
     made.scheduler.set_policy(Policy(offline_kv_blocks=1_000, offline_seq_slots=8))
     made.add(request("chat", online=True, prompt=10, output=1_000))
-    for _ in range(200):
+    for _ in range(670):
         made.step()
     made.add(request("line", online=False, prompt=8, output=50))
     chunks(made, 2)

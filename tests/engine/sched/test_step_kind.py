@@ -237,7 +237,7 @@ def test_the_delay_of_a_token_counts_the_offline_prompts_that_it_waited_for() ->
     """A mean of TBT pays for the step that leaves its decodes out, and stops when that is spent."""
     mean = Slo(metric=Metric.TBT, statistic="mean", threshold_s=0.020, reference_s=0.012)
     made = engine(slos=(mean,))
-    decoders = decoding(made, online=True, output=120)
+    decoders = decoding(made, online=True, output=900)
     for i in range(40):
         made.add(request(f"off{i}", online=False, prompt=100, output=1, at=made.now_s))
     started_s, before = made.now_s, len(made.plans)

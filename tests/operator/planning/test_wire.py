@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from tests.operator.planning.worlds import NOW, batchjob, condition, observe_job
 from weir_controlplane.batchjobs.schemas import PutBatchJob as TheirPut
 from weir_controlplane.llmservices.schemas import PutService as TheirService
+from weir_operator.api.batchjob import BatchJob
 from weir_operator.planning.batchjob import plan_batchjob
 from weir_operator.planning.types import (
     CancelBatch,
@@ -18,7 +19,13 @@ from weir_operator.planning.types import (
     RegisterPods,
     ReleaseService,
 )
-from weir_operator.planning.wire import ReportError, batch_report, call, service_report
+from weir_operator.planning.wire import (
+    ReportError,
+    batch_report,
+    call,
+    in_the_spec,
+    service_report,
+)
 
 NEVER = "9999-12-31T23:59:59.9999999Z"  # what .NET writes for no end
 JOB: dict[str, Any] = {
@@ -84,6 +91,29 @@ def test_a_report_is_read() -> None:
     assert (report.total_lines, report.completed_lines, report.failed_lines) == (3, 1, 1)
     assert report.errors == ("line 2: bad",)
     assert report.predicted_miss
+
+
+@pytest.mark.parametrize(
+    "field", ["completion_window", "deadline_at", "endpoint", "input", "input.inline", "input.uri",
+              "metadata", "output_uri", "priority"],
+)  # fmt: skip
+def test_what_is_wrong_with_a_batchjob_has_the_names_of_its_spec(field: str) -> None:
+    told = {
+        **JOB,
+        "errors": [{"code": "x", "line": None, "message": f"{field}: no: why", "param": None}],
+        "delivery": {**JOB["delivery"], "message": f"{field}: no: why"},
+    }
+    report = batch_report(told)
+    [error] = report.errors
+    assert error == report.delivery.message
+    place, why = error.split(": ", 1)
+    assert why == "no: why"
+    model: Any = BatchJob
+    for name in place.split("."):
+        by_alias = {given.alias: given.annotation for given in model.model_fields.values()}
+        assert name in by_alias
+        model = get_args(by_alias[name])[0] if get_args(by_alias[name]) else by_alias[name]
+    assert in_the_spec(f"line 3 has no {field}") == f"line 3 has no {field}"
 
 
 @pytest.mark.parametrize("at_s", [253_402_300_800.0, 1e19, 1e300])

@@ -162,6 +162,19 @@ async def test_calls_without_an_answer_are_not_made_by_all_workers_at_once(
         assert seen == [("PUT", SERVICE)]
 
 
+async def test_a_refused_batchjob_is_told_with_the_names_of_its_spec(serve_app: Serve) -> None:
+    body = {"error": {"message": "completion_window: must be 24h", "code": "invalid_value"}}
+    async with (
+        serve_app(control_plane({("PUT", JOB): (400, body)}, [])) as url,
+        operator_of(url) as parts,
+    ):
+        await parts.progress.look()
+        await ask_all(parts, "BatchJob")
+        found, said = await accepted(parts)
+        assert found[0] == "False"
+        assert "spec.completionWindow: must be 24h" in said
+
+
 class Wishes:
     """What is asked of a control plane that does it all, and whose answers may be lost."""
 

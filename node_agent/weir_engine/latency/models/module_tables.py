@@ -3,12 +3,13 @@
 Measuring is the probe's; predicting a step from the tables is ``modulewise``'s.
 """
 
-from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Protocol, Self
 
 from weir_engine.errors import ConfigError
+from weir_engine.latency.models.grid import Grid, Unevenness
 from weir_engine.latency.models.spikes import spike_search, table_of
 
 _REPEATS = 5
@@ -48,80 +49,6 @@ class ModuleProbe(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Grid:
-    """Values at the crossings of two increasing axes; bilinear between, linear beyond."""
-
-    rows: Sequence[int]
-    columns: Sequence[int]
-    values: Sequence[Sequence[float]]
-
-    def __post_init__(self) -> None:
-        shape_ok = len(self.values) == len(self.rows) and all(
-            len(row) == len(self.columns) for row in self.values
-        )
-        if not (shape_ok and len(self.rows) > 1 and len(self.columns) > 1):
-            raise ConfigError(
-                f"latency.tables: a grid of {len(self.rows)} x {len(self.columns)} needs as many "
-                "values and two or more on each axis: profile again"
-            )
-
-    def at(self, row: float, column: float) -> float:
-        """The value there, never below 0."""
-        i, a = _place(self.rows, row)
-        j, b = _place(self.columns, column)
-        low, high = self.values[i], self.values[i + 1]
-        start = low[j] + (low[j + 1] - low[j]) * b
-        end = high[j] + (high[j + 1] - high[j]) * b
-        return max(start + (end - start) * a, 0.0)
-
-    def plain(self) -> dict[str, object]:
-        """As lists, for a saved profile."""
-        return {
-            "rows": list(self.rows),
-            "columns": list(self.columns),
-            "values": [list(row) for row in self.values],
-        }
-
-    @classmethod
-    def of(cls, plain: Mapping[str, Sequence[int]]) -> Self:
-        """What ``plain`` gave."""
-        values: Sequence[Sequence[float]] = plain["values"]  # type: ignore[assignment]
-        return cls(
-            rows=[int(n) for n in plain["rows"]],
-            columns=[int(n) for n in plain["columns"]],
-            values=[[float(v) for v in row] for row in values],
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Unevenness:
-    """How far decodes of uneven contexts lie from even ones of their mean towards their longest.
-
-    Shares of 0 to 1 by the number of decodes and their mean in percent of the longest, ``alone``
-    and ``beside`` a prefill.
-    """
-
-    alone: Grid
-    beside: Grid
-
-    def share(self, sequences: int, mean: float, longest: int, *, beside: bool) -> float:
-        """For that many decodes of that mean context; beyond the grid its edge goes on."""
-        grid = self.beside if beside else self.alone
-        row = min(max(sequences, grid.rows[0]), grid.rows[-1])
-        percent = min(max(100 * mean / longest, grid.columns[0]), grid.columns[-1])
-        return min(grid.at(row, percent), 1.0)
-
-    def plain(self) -> dict[str, object]:
-        """As lists, for a saved profile."""
-        return {"alone": self.alone.plain(), "beside": self.beside.plain()}
-
-    @classmethod
-    def of(cls, plain: Mapping[str, Mapping[str, Sequence[int]]]) -> Self:
-        """What ``plain`` gave."""
-        return cls(alone=Grid.of(plain["alone"]), beside=Grid.of(plain["beside"]))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ModuleTables:
     """Seconds of each kind of module over all layers.
 
@@ -143,6 +70,18 @@ class ModuleTables:
     decode: Grid
     beside: tuple[tuple[int, Grid], tuple[int, Grid]]
     uneven: Unevenness
+
+    def __post_init__(self) -> None:
+        (small, _), (large, _) = self.beside
+        if len(self.dense) < 2 or not all(isfinite(seconds) for seconds in self.dense):
+            raise ConfigError(
+                "latency.tables.dense needs seconds of two sizes or more, all finite: profile again"
+            )
+        if not small < large:
+            raise ConfigError(
+                f"latency.tables.beside is of prefills of {small} and {large} tokens: they must "
+                "rise; profile again"
+            )
 
     def dense_s(self, tokens: int) -> float:
         """Dense modules; above the table its overall slope goes on."""
@@ -215,7 +154,7 @@ class ModuleTables:
                 beside=((int(small), Grid.of(low)), (int(large), Grid.of(high))),
                 uneven=Unevenness.of(state["uneven"]),  # type: ignore[arg-type]
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ConfigError(
                 f"latency.tables lacks a table or holds no numbers ({error}): profile again"
             ) from error
@@ -332,8 +271,3 @@ def _axis(values: Sequence[int]) -> list[int]:
     """Increasing, at least two."""
     axis = sorted(set(values))
     return axis if len(axis) > 1 else [axis[0], axis[0] + 1]
-
-
-def _place(axis: Sequence[float], x: float) -> tuple[int, float]:
-    i = min(max(bisect_right(axis, x) - 1, 0), len(axis) - 2)
-    return i, (x - axis[i]) / (axis[i + 1] - axis[i])
