@@ -53,7 +53,8 @@ class MeanTbtAccount(QuietAccount):
     charged. Lengthening a step by E costs E for each online decoder, so a step with few decoders
     buys most: spending starts at a level of the bank that grows with their number over what is
     usual, which makes the level the price, and savings of seconds keep that steady. Fewer
-    decoders wait then while others come, and tokens are made in fewer steps. Steps without a decoder are free, but shorter the more the bank owes.
+    decoders wait then while others come, and tokens are made in fewer steps. Steps without a
+    decoder are free, but shorter the more the bank owes.
 
     Source: design, "Mean SLO: segregate".
     """
