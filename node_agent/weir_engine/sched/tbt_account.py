@@ -21,6 +21,7 @@ _USUAL_TOKENS = 2000.0
 _SAVED_OF_MINUTE = 0.12
 _MINUTE_S = 60.0
 _SAVED_TOKENS = 300.0
+# Debts are what so many tokens may take.
 _OWED_TOKENS = 1000.0
 # Spending starts at no more than a share of that: what comes while the bank is full is lost.
 _MOST_LEVEL = 0.95
