@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from weir_controlplane.errors import (
@@ -153,7 +154,19 @@ async def _on_http(request: Request, error: Exception) -> JSONResponse:
         known = InvalidRequestError(str(error.detail))
     response = error_response(known)
     response.status_code = error.status_code
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        response.headers["Allow"] = ", ".join(sorted(_methods_at(request)))
     return response
+
+
+def _methods_at(request: Request) -> set[str]:
+    """The methods of all routes with the request's path; the one that refused knows its own."""
+    found: set[str] = set()
+    for route in request.app.routes:
+        match, _ = route.matches(request.scope)
+        if isinstance(route, Route) and match is not Match.NONE:
+            found |= route.methods or set()
+    return found
 
 
 async def _on_database(request: Request, error: Exception) -> JSONResponse:

@@ -19,11 +19,13 @@ from weir_controlplane.agents import registry
 from weir_controlplane.errors import StorageError
 from weir_controlplane.eta import keeper, standstill
 from weir_controlplane.eta.predict import (
+    Pool,
     RateEvidence,
     Remaining,
     is_missed,
     least,
     margin_s,
+    pooled,
     rate_of,
     seconds_to_end,
 )
@@ -34,8 +36,13 @@ Json = dict[str, Any]
 
 
 def left(batch_id: str, tokens: float, *, tenant: str = "a", **given: Any) -> Remaining:  # noqa: ANN401
-    values: Json = {"rank": 2, "priority": 0, "created_at": 0.0, **given}
+    on = frozenset(given.pop("services", "x"))
+    values: Json = {"rank": 2, "priority": 0, "created_at": 0.0, "services": on, **given}
     return Remaining(batch_id=batch_id, tenant_id=tenant, tokens=tokens, **values)
+
+
+def pool(services: str, tokens_per_s: float) -> Pool:
+    return Pool(services=frozenset(services), tokens_per_s=tokens_per_s)
 
 
 def test_a_tenants_batches_follow_each_other_by_priority_and_age() -> None:
@@ -45,21 +52,45 @@ def test_a_tenants_batches_follow_each_other_by_priority_and_age() -> None:
             left("old", 300, created_at=1.0),
             left("first", 50, created_at=3.0, priority=1),
         ],
-        tokens_per_s=10,
+        [pool("x", 10)],
     )
     assert ends == {"first": 5, "old": 35, "young": 45}
 
 
 def test_tenants_share_the_rate() -> None:
-    ends = seconds_to_end([left("x", 100), left("y", 300, tenant="b")], tokens_per_s=10)
+    ends = seconds_to_end([left("x", 100), left("y", 300, tenant="b")], [pool("x", 10)])
     assert ends == {"x": 20, "y": 40}
 
 
 def test_an_urgent_batch_goes_before_the_others() -> None:
     ends = seconds_to_end(
-        [left("calm", 100), left("urgent", 200, tenant="b", rank=0)], tokens_per_s=10
+        [left("calm", 100), left("urgent", 200, tenant="b", rank=0)], [pool("x", 10)]
     )
     assert ends == {"urgent": 20, "calm": 30}
+
+
+def test_a_batch_waits_for_the_pods_that_may_run_it_and_for_no_others() -> None:
+    """Of two services with one model the rates were summed, for a batch of one of them, too."""
+    batches = [
+        left("pinned", 200, services="x"),
+        left("anywhere", 300, tenant="b", services="xy"),
+        left("later", 100, tenant="b", services="y", created_at=1.0),
+    ]
+    # x serves two tenants until "anywhere" is done, 5 and 10 tokens a second: after 20 s.
+    ends = seconds_to_end(batches, [pool("x", 10), pool("y", 10)])
+    assert ends == pytest.approx({"anywhere": 20, "pinned": 30, "later": 30})
+    assert "pinned" not in seconds_to_end(batches, [pool("y", 10)])
+
+
+@given(st.lists(st.frozensets(st.sampled_from("abcde")), max_size=5))
+def test_pools_are_the_services_that_the_same_batches_may_use(used: list[frozenset[str]]) -> None:
+    parts = pooled(used)
+    assert sorted(service for part in parts for service in part) == sorted(frozenset().union(*used))
+    assert all(part <= services or not part & services for part in parts for services in used)
+    kinds = {service: [service in services for services in used] for service in "abcde"}
+    for part in parts:  # no finer than it must be
+        assert len({str(kinds[service]) for service in part}) == 1
+    assert len({str(kinds[next(iter(part))]) for part in parts}) == len(parts)
 
 
 @given(
@@ -72,7 +103,7 @@ def test_the_last_batch_ends_when_all_the_work_is_done(work: list[tuple[str, int
         left(f"batch-{number}", tokens, tenant=tenant, rank=rank)
         for number, (tenant, rank, tokens) in enumerate(work)
     ]
-    ends = seconds_to_end(batches, tokens_per_s=4.0)
+    ends = seconds_to_end(batches, [pool("x", 4.0)])
     assert set(ends) == {item.batch_id for item in batches}
     total = sum(item.tokens for item in batches)
     assert max(ends.values(), default=0.0) == pytest.approx(total / 4.0)
@@ -81,7 +112,7 @@ def test_the_last_batch_ends_when_all_the_work_is_done(work: list[tuple[str, int
 
 def test_a_rate_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="above 0"):
-        seconds_to_end([], tokens_per_s=0)
+        pool("x", 0)
 
 
 def test_the_first_evidence_of_a_rate_counts() -> None:
@@ -187,6 +218,27 @@ async def test_of_a_chunk_that_took_hours_only_the_last_quarter_of_one_counts(op
         return eta_at is not None and abs(eta_at - expected_at) < 6000
 
     await eventually(slow)
+
+
+async def test_a_batch_of_one_service_is_expected_at_that_services_rate(op: Operator) -> None:
+    """It was expected at the rate of all who serve its model: warned of when it was too late."""
+    pods = [op.lab.agent(name, service=f"team-a/{name}") for name in ("fast", "slow")]
+    told = [telemetry(offline_served_tokens=tokens, window_s=1.0) for tokens in (1000, 1)]
+    no_room = {"lines": 0, "tokens": 0, "result_bytes": 0}
+    for pod, item in zip(pods, told, strict=True):
+        await pod.sync(telemetry=item, room=no_room)
+    for name in ("fast", "slow"):
+        await op.put(f"uid-{name}", lines=40, service=name)
+
+    async def told_apart() -> bool:
+        for pod, item in zip(pods, told, strict=True):
+            await pod.sync(telemetry=item, room=no_room)
+        now_s = await op.lab.plane.services.database.now_s()
+        fast, slow = [(await op.get(f"uid-{name}"))["eta_at"] for name in ("fast", "slow")]
+        return None not in {fast, slow} and fast < now_s + 60 and slow > now_s + 600
+
+    await eventually(told_apart)
+    assert await told_apart()
 
 
 async def test_without_a_pod_there_is_a_reason_and_no_eta(op: Operator) -> None:

@@ -337,9 +337,14 @@ async def test_a_nul_character_is_bad_input(tenant: httpx.AsyncClient, path: str
 
 
 async def test_unknown_paths_and_methods_answer_in_the_envelope(raw: httpx.AsyncClient) -> None:
-    for method, path, status in (("GET", "/v1/nothing", 404), ("PATCH", "/v1/files", 405)):
+    for method, path, status, allowed in (
+        ("GET", "/v1/nothing", 404, None),
+        ("PATCH", "/v1/files", 405, "GET, POST"),
+        ("PATCH", "/v1/files/file-1", 405, "DELETE, GET"),
+    ):
         answer = await raw.request(method, path)
         assert answer.status_code == status
+        assert answer.headers.get("Allow") == allowed
         assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
 
 

@@ -30,6 +30,11 @@ class FleetPod:
     paused: bool
     crowded: bool
 
+    @property
+    def takes_lines(self) -> bool:
+        """Whether it runs batch lines now, as far as its state goes."""
+        return self.serving and not self.paused and not self.crowded
+
 
 def waiting_reason(
     *, model: str, revision: str | None, service: str | None, fleet: Iterable[FleetPod]

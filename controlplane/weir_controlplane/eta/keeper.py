@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from weir_controlplane.agents.queue import fleet, reasons_of
 from weir_controlplane.agents.service import AgentService
@@ -10,14 +10,8 @@ from weir_controlplane.dispatch.batch_view import BatchView
 from weir_controlplane.dispatch.order import class_by_time
 from weir_controlplane.eta import metrics
 from weir_controlplane.eta.outlook import BatchOutlook, Outlook
-from weir_controlplane.eta.predict import (
-    RateEvidence,
-    Remaining,
-    least,
-    margin_s,
-    rate_of,
-    seconds_to_end,
-)
+from weir_controlplane.eta.pools import FleetNow, Pools
+from weir_controlplane.eta.predict import Remaining, least, margin_s, seconds_to_end
 from weir_controlplane.eta.reading import Work, read_work
 from weir_controlplane.eta.standstill import Standstill
 from weir_controlplane.store.database import clock_s
@@ -30,8 +24,7 @@ class OutlookKeeper:
 
     def __init__(self, outlook: Outlook, *, chunk_tokens: int) -> None:
         self._outlook = outlook
-        self._chunk_tokens = chunk_tokens
-        self._rates: dict[str, float] = {}  # as last measured, by model
+        self._pools = Pools(chunk_tokens=chunk_tokens)
         self._shown: set[str] = set()
         self._standstill = Standstill()
 
@@ -41,11 +34,15 @@ class OutlookKeeper:
         async with agents.database.read() as session:
             now_s = await clock_s(session)
             work = await read_work(session, list(running), now_s)
-        self._rates |= {model: rate for model, rate in work.rates.items() if rate > 0}
         pods = fleet(agents.registry, agents.clock_s(), now_s)
         reasons = reasons_of(agents, running.values(), pods)
         waiting = {key for key, reason in reasons.items() if reason is not None}
-        ends = self._ends(agents, running, waiting, work, now_s)
+        fleet_now = FleetNow(
+            pods=[pod for pod in pods if pod.takes_lines],
+            entries=list(agents.registry.alive(agents.clock_s())),
+            bindings=agents.view.bindings,
+        )
+        ends = self._ends(running.values(), waiting, work, fleet_now, now_s)
         able = {key: reason is None for key, reason in reasons.items()}
         stuck = self._standstill.stuck(able, work.committed_at, agents.clock_s())
         self._outlook.batches = {
@@ -62,50 +59,39 @@ class OutlookKeeper:
 
     def _ends(
         self,
-        agents: AgentService,
-        running: Mapping[str, BatchView],
+        running: Collection[BatchView],
         waiting: Collection[str],
         work: Work,
+        fleet_now: FleetNow,
         now_s: float,
     ) -> dict[str, float]:
         """When each is expected to end; those ``waiting`` for a pod keep nobody else waiting."""
-        by_model: dict[str, list[Remaining]] = {}
-        for key, batch in running.items():
-            left = Remaining(
-                batch_id=key,
-                tenant_id=batch.tenant_id,
-                # A batch that has waited long gets a chunk for it, and no more.
-                rank=class_by_time(batch.waiting(), now_s),
-                priority=batch.priority,
-                created_at=batch.created_at,
-                tokens=work.remaining_tokens.get(key, 0.0),
-            )
-            by_model.setdefault(batch.model, []).append(left)
+        by_model: dict[str, list[BatchView]] = {}
+        for batch in running:
+            by_model.setdefault(batch.model, []).append(batch)
         ends: dict[str, float] = {}
         metrics.RATE.clear()
         for model, batches in by_model.items():
-            evidence = self._evidence(agents, model, work)
-            rate = rate_of(evidence, chunk_tokens=self._chunk_tokens)
-            metrics.RATE.labels(model=model).set(rate)
-            able = [left for left in batches if left.batch_id not in waiting]
-            after_s = seconds_to_end(batches, tokens_per_s=rate)
-            after_s |= seconds_to_end(able, tokens_per_s=rate)
+            usable = fleet_now.services(model, batches)
+            pools = self._pools.of(model, usable.values(), fleet_now, work.rates)
+            metrics.RATE.labels(model=model).set(sum(pool.tokens_per_s for pool in pools))
+            left = [
+                Remaining(
+                    batch_id=batch.batch_id,
+                    tenant_id=batch.tenant_id,
+                    # A batch that has waited long gets a chunk for it, and no more.
+                    rank=class_by_time(batch.waiting(), now_s),
+                    priority=batch.priority,
+                    created_at=batch.created_at,
+                    tokens=work.remaining_tokens.get(batch.batch_id, 0.0),
+                    services=usable[batch.batch_id],
+                )
+                for batch in batches
+            ]
+            after_s = seconds_to_end(left, pools)
+            after_s |= seconds_to_end([it for it in left if it.batch_id not in waiting], pools)
             ends |= {key: now_s + seconds for key, seconds in after_s.items()}
         return ends
-
-    def _evidence(self, agents: AgentService, model: str, work: Work) -> RateEvidence:
-        serving = [
-            entry
-            for entry in agents.registry.alive(agents.clock_s())
-            if entry.state == "serving" and model in entry.models
-        ]
-        told = [entry.telemetry for entry in serving if entry.telemetry is not None]
-        return RateEvidence(
-            committed=work.rates.get(model, 0.0),
-            told=sum(item.offline_served_tokens / item.window_s for item in told if item.window_s),
-            before=self._rates.get(model, 0.0),
-            pods=len(serving),
-        )
 
     def _show(self, work: Work, now_s: float) -> None:
         outlook = self._outlook.batches

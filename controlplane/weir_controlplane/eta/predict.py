@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import inf
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Remaining:
-    """What is left of a running batch. ``rank``: its deadline class, 0 first."""
+    """What is left of a running batch. ``rank``: its deadline class, 0 first.
+
+    ``services``: those whose pods may run it.
+    """
 
     batch_id: str
     tenant_id: str
@@ -17,66 +21,152 @@ class Remaining:
     priority: int
     created_at: float
     tokens: float
+    services: frozenset[str]
 
 
-def seconds_to_end(batches: Iterable[Remaining], *, tokens_per_s: float) -> dict[str, float]:
-    """Seconds until each batch ends, when its model's pods go on at this rate.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pool:
+    """The pods of services that the same batches may use, and how fast they do such work."""
 
-    A deadline class waits for those before it; within a class the tenants share the rate equally,
-    and a tenant's batches follow each other. That is dispatch's own order (`dispatch.order`), but
-    for what changes on the way: a batch that becomes urgent, or that waited too long.
+    services: frozenset[str]
+    tokens_per_s: float
 
-    Raises:
-        ValueError: the rate is not above 0.
+    def __post_init__(self) -> None:
+        if self.tokens_per_s <= 0:
+            raise ValueError(f"tokens_per_s is {self.tokens_per_s}, must be above 0")
+
+
+def pooled(used: Iterable[frozenset[str]]) -> list[frozenset[str]]:
+    """Parts the services so that each of the sets ``used`` is made of whole parts, few of them."""
+    users: dict[str, set[int]] = {}
+    for number, services in enumerate(used):
+        for service in services:
+            users.setdefault(service, set()).add(number)
+    parts: dict[frozenset[int], set[str]] = {}
+    for service, numbers in users.items():
+        parts.setdefault(frozenset(numbers), set()).add(service)
+    return [frozenset(part) for part in parts.values()]
+
+
+def seconds_to_end(batches: Iterable[Remaining], pools: Iterable[Pool]) -> dict[str, float]:
+    """Seconds until each batch ends, when the pools go on at their rates.
+
+    In each pool a deadline class waits for those before it; within a class the tenants share the
+    rate equally, and a tenant's batches follow each other. That is dispatch's own order
+    (`dispatch.order`), but for what changes on the way: a batch that becomes urgent, or that waited
+    too long. A batch that several pools may run is run by all of them at once. One that none may
+    run is left out.
     """
-    if tokens_per_s <= 0:
-        raise ValueError(f"tokens_per_s is {tokens_per_s}, must be above 0")
-    classes: dict[int, list[Remaining]] = {}
-    for batch in batches:
-        classes.setdefault(batch.rank, []).append(batch)
+    runs = _runs(batches)
+    queues = [(pool.tokens_per_s, _Queue(runs, pool)) for pool in pools]
     ends: dict[str, float] = {}
     now_s = 0.0
-    for rank in sorted(classes):
-        now_s = _serve(_by_tenant(classes[rank]), tokens_per_s, now_s, ends)
+    while speeds := _speeds(queues):
+        ending = min(speeds, key=lambda run: run.left / speeds[run])
+        step_s = ending.left / speeds[ending]
+        for run, speed in speeds.items():
+            for batch_id, tokens in run.serve(inf if run is ending else step_s * speed):
+                ends[batch_id] = now_s + tokens / speed
+        now_s += step_s
     return ends
 
 
-def _by_tenant(batches: Iterable[Remaining]) -> dict[str, deque[tuple[str, float]]]:
-    queues: dict[str, deque[tuple[str, float]]] = {}
-    for batch in sorted(batches, key=lambda item: (-item.priority, item.created_at, item.batch_id)):
-        queues.setdefault(batch.tenant_id, deque()).append((batch.batch_id, batch.tokens))
-    return queues
+class _Run:
+    """Batches of a tenant and class that follow each other, and that the same services may run.
+
+    They are looked at together: there may be tens of thousands.
+    """
+
+    def __init__(self, first: Remaining) -> None:
+        self.key = _kind(first)
+        self.tenant_id, self.rank, self.services = self.key
+        self._marks: deque[tuple[str, float]] = deque()  # each ends when so much is served
+        self._tokens = 0.0
+        self._served = 0.0
+
+    @property
+    def left(self) -> float:
+        """Tokens that are to be served."""
+        return self._tokens - self._served
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all have ended."""
+        return not self._marks
+
+    def add(self, batch: Remaining) -> None:
+        """One more, after the others."""
+        self._tokens += batch.tokens
+        self._marks.append((batch.batch_id, self._tokens))
+
+    def serve(self, tokens: float) -> list[tuple[str, float]]:
+        """Serves so many tokens; the batches that end, each with how many of them it took."""
+        before, self._served = self._served, min(self._tokens, self._served + tokens)
+        ended = []
+        while self._marks and (self._marks[0][1] <= self._served):
+            batch_id, mark = self._marks.popleft()
+            ended.append((batch_id, mark - before))
+        return ended
 
 
-def _serve(
-    queues: dict[str, deque[tuple[str, float]]],
-    tokens_per_s: float,
-    now_s: float,
-    ends: dict[str, float],
-) -> float:
-    """Serves one class from ``now_s`` on; notes the ends, returns the last."""
-    served: dict[str, float] = dict.fromkeys(queues, 0.0)  # of the batch at the head
-    while queues:
-        share = tokens_per_s / len(queues)
-        tenant = min(queues, key=lambda name: queues[name][0][1] - served[name])
-        step_tokens = max(0.0, queues[tenant][0][1] - served[tenant])
-        now_s += step_tokens / share
-        for name in queues:
-            served[name] += step_tokens
-        batch_id, _ = queues[tenant].popleft()
-        ends[batch_id] = now_s
-        served[tenant] = 0.0
-        if not queues[tenant]:
-            del queues[tenant]
-    return now_s
+def _kind(batch: Remaining) -> tuple[str, int, frozenset[str]]:
+    return batch.tenant_id, batch.rank, batch.services
+
+
+def _runs(batches: Iterable[Remaining]) -> list[_Run]:
+    """The batches by class, and each tenant's in its order."""
+    runs: list[_Run] = []
+    for batch in sorted(
+        batches, key=lambda it: (it.rank, it.tenant_id, -it.priority, it.created_at, it.batch_id)
+    ):
+        if not runs or runs[-1].key != _kind(batch):
+            runs.append(_Run(batch))
+        runs[-1].add(batch)
+    return runs
+
+
+def _speeds(queues: Iterable[tuple[float, _Queue]]) -> dict[_Run, float]:
+    """Tokens a second of each run that is served now."""
+    speeds: dict[_Run, float] = {}
+    for tokens_per_s, queue in queues:
+        heads = queue.heads()
+        for run in heads:
+            speeds[run] = speeds.get(run, 0.0) + tokens_per_s / len(heads)
+    return speeds
+
+
+class _Queue:
+    """What a pool may run, in its order."""
+
+    def __init__(self, runs: Iterable[_Run], pool: Pool) -> None:
+        classes: dict[int, dict[str, deque[_Run]]] = {}
+        for run in runs:
+            if pool.services <= run.services:
+                tenants = classes.setdefault(run.rank, {})
+                tenants.setdefault(run.tenant_id, deque()).append(run)
+        self._classes = deque(classes.values())
+
+    def heads(self) -> list[_Run]:
+        """What each tenant of the first class has served now."""
+        while self._classes:
+            tenants = self._classes[0]
+            for tenant, queue in list(tenants.items()):
+                while queue and queue[0].is_over:
+                    queue.popleft()
+                if not queue:
+                    del tenants[tenant]
+            if tenants:
+                return [queue[0] for queue in tenants.values()]
+            self._classes.popleft()
+        return []
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RateEvidence:
-    """What is known of how fast a model's lines are done, in estimated tokens a second.
+    """What is known of how fast pods do a model's lines, in estimated tokens a second.
 
-    ``committed``: by lines committed lately. ``told``: what its pods say they serve. ``before``:
-    the last rate that was measured. ``pods``: how many serve the model.
+    ``committed``: by lines committed lately. ``told``: what they say they serve. ``before``: the
+    last rate that was measured. ``pods``: how many serve the model.
     """
 
     committed: float = 0.0

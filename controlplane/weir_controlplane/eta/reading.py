@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from weir_controlplane.batches.failing import count_stuck
 from weir_controlplane.batchjobs import failing as jobs_failing
 from weir_controlplane.dispatch.queue_reader import RUNNING
+from weir_controlplane.store.fleet_models import Agent, Incarnation
 from weir_controlplane.store.kubernetes_models import BatchJob
 from weir_controlplane.store.models import Batch, Chunk, ChunkResult
 
@@ -23,7 +24,7 @@ _done_tokens = Chunk.tokens * 1.0 * Chunk.lines_done / Chunk.lines
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What is left and what was done, by batch; committed tokens a second by model.
+    """What is left and what was done, by batch; committed tokens a second by model and service.
 
     ``failing``: batches whose validation or end fails again and again, by stage; and BatchJobs that
     get no batch.
@@ -32,12 +33,12 @@ class Work:
     remaining_tokens: dict[str, float]
     committed_at: dict[str, float]
     deadline_at: dict[str, float]
-    rates: dict[str, float]
+    rates: dict[tuple[str, str], float]
     failing: Mapping[str, int]
 
 
 async def read_work(session: AsyncSession, batch_ids: Collection[str], now_s: float) -> Work:
-    """The work of these running batches, and how fast lines of each model were committed."""
+    """The work of these running batches, and how fast pods committed lines of each model."""
     wanted = frozenset(batch_ids)
     running = select(Batch.id).where(RUNNING)
     left = await session.execute(
@@ -72,8 +73,11 @@ async def read_work(session: AsyncSession, batch_ids: Collection[str], now_s: fl
     )
 
 
-async def _rates(session: AsyncSession, now_s: float) -> dict[str, float]:
-    """Estimated tokens a second of committed lines by model, over the last quarter of an hour."""
+async def _rates(session: AsyncSession, now_s: float) -> dict[tuple[str, str], float]:
+    """Estimated tokens a second of committed lines, over the last quarter of an hour.
+
+    By model and the service whose pods ran them.
+    """
     since = now_s - RATE_WINDOW_S
     # Of a chunk that was begun before, the rest was done then.
     taken_s = ChunkResult.committed_at - Chunk.leased_at
@@ -81,6 +85,7 @@ async def _rates(session: AsyncSession, now_s: float) -> dict[str, float]:
     rows = await session.execute(
         select(
             Batch.model,
+            Agent.service,
             func.sum(_done_tokens * share),
             func.min(Chunk.leased_at),
             func.max(ChunkResult.committed_at),
@@ -88,12 +93,14 @@ async def _rates(session: AsyncSession, now_s: float) -> dict[str, float]:
         .select_from(ChunkResult)
         .join(Chunk, Chunk.id == ChunkResult.chunk_id)
         .join(Batch, Batch.id == ChunkResult.batch_id)
+        .join(Incarnation, Incarnation.id == Chunk.leased_by)
+        .join(Agent, Agent.agent_id == Incarnation.agent_id)
         .where(ChunkResult.committed_at > since)
-        .group_by(Batch.model)
+        .group_by(Batch.model, Agent.service)
     )
     return {
         # To the last commit, not to now: pods that have nothing to do are not slow.
-        model: float(tokens or 0.0) / max(MIN_SPAN_S, ended - max(since, begun or since))
-        for model, tokens, begun, ended in rows
+        (model, service): float(tokens or 0.0) / max(MIN_SPAN_S, ended - max(since, begun or since))
+        for model, service, tokens, begun, ended in rows
         if model is not None
     }
