@@ -121,6 +121,16 @@ def test_what_nobody_holds_is_deleted(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_in_the_place_of_a_chunks_folder_stops_nothing(tmp_path: Path) -> None:
+    for name in ("chunk", "gone"):
+        (tmp_path / name).write_text("somebody's")
+    held = spool(tmp_path)
+    held.open(lease()).append(1, record(1))
+    assert held.keep_only(frozenset({"chunk"})) == ("gone",)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["chunk"]
+    held.close()
+
+
 def test_the_worst_case_is_reserved_within_half_the_volume(tmp_path: Path) -> None:
     small = spool(tmp_path, total=10_000, free=10_000)
     assert small.room_bytes == 5_000

@@ -1,4 +1,4 @@
-"""BatchJobs whose input cannot be read: operators see them, and they end with their window."""
+"""BatchJobs whose input cannot be read end with their window, deliveries after some attempts."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fastapi import FastAPI, Response
 from sqlalchemy import select, update
 
 from tests.controlplane.jobs import input_lines
 from tests.controlplane.support import eventually
 from tests.controlplane.test_batchjobs_api import Operator, operator
+from tests.controlplane.test_uris import give
 from tests.support.serving import serve
 from weir_controlplane.batchjobs.failing import count_stuck_jobs
 from weir_controlplane.batchjobs.leases import MAX_ATTEMPTS
 from weir_controlplane.batchjobs.service import TOPIC
+from weir_controlplane.errors import StorageError
 from weir_controlplane.store.kubernetes_models import BatchJob
+from weir_controlplane.uris.rules import Uri
+from weir_controlplane.uris.transfer import UriAccess
 
 DAY_S = 86_400.0
 
@@ -135,3 +140,34 @@ async def test_a_job_that_waits_for_its_tenants_quota_is_not_stuck(tmp_path: Pat
             assert await count_stuck_jobs(session) == 0
         await change(op, work_error="InputUnavailable")
         await stuck(op, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (StorageError("the place is gone"), "the place is gone"),
+        (KeyError("a fault of ours"), "an error inside the control plane"),
+    ],
+)
+async def test_an_output_that_cannot_be_delivered_is_given_up_after_some_attempts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
+) -> None:
+    share = tmp_path / "share"
+    share.mkdir()
+    tries: list[str] = []
+
+    async def fail(self: UriAccess, uri: Uri, *_: object) -> None:  # noqa: ARG001
+        tries.append(str(uri))
+        raise error
+
+    monkeypatch.setattr(UriAccess, "write", fail)
+    async with operator(tmp_path / "plane") as op:
+        await give(op, f"file://{share}")
+        batch_id = (await op.put(lines=4, output_uri=f"file://{share}/out"))["batch_id"]
+        pod = op.lab.agent()
+        while (batch := await op.lab.openai.batches.retrieve(batch_id)).status != "completed":
+            await pod.work()
+        view = await tried_until(op, lambda view, _: view["delivery"]["state"] != "pending")
+        assert (view["delivery"]["state"], view["delivery"]["message"]) == ("failed", told)
+        assert len(tries) == MAX_ATTEMPTS
+        await op.lab.assert_whole(batch, 4)  # the results are where they were

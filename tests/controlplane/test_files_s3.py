@@ -56,7 +56,7 @@ async def test_objects_on_s3(s3_url: str) -> None:
     await storage.delete("a/b")
     await storage.delete("a/b")
     assert await storage.is_missing("a/b")
-    with pytest.raises(StorageError, match="does not have this object"):
+    with pytest.raises(StorageError, match="the file store has no such object"):
         await storage.read("a/b", 0, 1)
 
 

@@ -96,7 +96,7 @@ async def test_a_failing_disk_leaves_no_half_file(
 async def test_a_missing_object_is_an_error_and_deletion_is_safe_to_repeat(
     storage: Storage,
 ) -> None:
-    with pytest.raises(StorageError, match="does not have this object"):
+    with pytest.raises(StorageError, match="the file store has no such object"):
         await storage.read("gone", 0, 1)
     assert await storage.is_missing("gone")
     await storage.delete("gone")

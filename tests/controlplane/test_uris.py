@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +243,18 @@ async def test_a_job_on_s3(tmp_path: Path, s3_url: str) -> None:
         assert done["delivery"]["output_uri"] == f"{s3_url}/out/output.jsonl"
         content = await op.lab.openai.files.content(done["output_file_id"])
         assert await bucket.read("out/output.jsonl", 0, 1 << 20) == content.content
+
+
+@pytest.mark.usefixtures("s3_url")
+async def test_a_bucket_that_is_not_there_is_not_said_to_be_the_file_store() -> None:
+    async def lines() -> AsyncIterator[bytes]:
+        yield input_lines(1)
+
+    prefix = parse_uri("s3://bucket-of-nobody/out")
+    with pytest.raises(
+        StorageError, match="the place that the URI names has no such object, bucket"
+    ):
+        await UriAccess().write(prefix.child("output.jsonl"), prefix, lines())
 
 
 async def test_a_folder_of_a_bucket_is_no_object(s3_url: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Callable
 
 import structlog
@@ -9,12 +10,8 @@ import structlog
 from weir_controlplane.batchjobs.leases import MAX_ATTEMPTS, JobWork, hold, release, while_ours
 from weir_controlplane.batchjobs.uris import allowed_uri
 from weir_controlplane.batchjobs.views import ERROR_NAME, OUTPUT_NAME
-from weir_controlplane.errors import (
-    InvalidRequestError,
-    MissingObjectError,
-    StorageError,
-    StorageFullError,
-)
+from weir_controlplane.errors import InvalidRequestError, MissingObjectError
+from weir_controlplane.leases import LeaseLostError
 from weir_controlplane.services import Services
 from weir_controlplane.store.kubernetes_models import BatchJob
 from weir_controlplane.store.models import Batch, File
@@ -31,7 +28,7 @@ async def deliver(services: Services, work: JobWork, wanted: Callable[[], bool])
 
     Raises:
         LeaseLostError: another replica does this now.
-        StorageError: the place fails; another time it may not.
+        StorageError: the place fails; another time it may not (`end_undeliverable`).
         StorageFullError: likewise.
     """
     async with services.database.read() as session:
@@ -46,16 +43,31 @@ async def deliver(services: Services, work: JobWork, wanted: Callable[[], bool])
             await _write(services, job, name, while_ours(work, blocks, wanted))
     except (InvalidRequestError, UriRefusedError) as error:
         message = str(error)
-    except (StorageError, StorageFullError) as error:
-        if job.work_failures + 1 < MAX_ATTEMPTS:
-            raise
-        message = error.message
     async with services.database.transaction() as session:
-        held = await hold(session, work)
-        held.delivery = "done" if message is None else "failed"
-        held.delivery_message = message
-        release(held)
-    _log.info("batchjob_delivered" if message is None else "delivery_failed", uid=work.uid)
+        _end(await hold(session, work), message)
+
+
+async def end_undeliverable(services: Services, work: JobWork, message: str) -> bool:
+    """Ends a delivery that has failed as often as it may; whether it has.
+
+    The results stay in the file store, where their owner finds them.
+    """
+    with contextlib.suppress(LeaseLostError):
+        async with services.database.transaction() as session:
+            job = await hold(session, work)
+            if job.work_failures + 1 < MAX_ATTEMPTS:
+                return False
+            _end(job, message)
+        return True
+    return False
+
+
+def _end(job: BatchJob, message: str | None) -> None:
+    """Of a locked job; ``message``: why it could not be delivered."""
+    job.delivery = "done" if message is None else "failed"
+    job.delivery_message = message
+    release(job)
+    _log.info("batchjob_delivered" if message is None else "delivery_failed", uid=job.uid)
 
 
 async def _whole(blocks: AsyncIterator[bytes], file: File) -> AsyncIterator[bytes]:

@@ -11,7 +11,7 @@ from functools import partial
 import structlog
 from sqlalchemy import ColumnElement
 
-from weir_controlplane.batchjobs.delivery import deliver
+from weir_controlplane.batchjobs.delivery import deliver, end_undeliverable
 from weir_controlplane.batchjobs.failing import QUOTA_EXCEEDED
 from weir_controlplane.batchjobs.intake import end_overdue, take_in
 from weir_controlplane.batchjobs.leases import JobWork, claim, give_back, give_up, renew
@@ -100,5 +100,6 @@ async def work_on(services: Services, work: JobWork) -> None:
 
 async def _fail(services: Services, work: JobWork, reason: str, message: str) -> None:
     """Leaves the work to a later attempt, or ends a job that has had its time."""
-    if work.batch_id is not None or not await end_overdue(services, work, message):
+    end = end_overdue if work.batch_id is None else end_undeliverable
+    if not await end(services, work, message):
         await give_up(services, work, reason, message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 
 from weir_controlplane.agents.queue import fleet, reasons_of
@@ -11,7 +12,7 @@ from weir_controlplane.dispatch.order import class_by_time
 from weir_controlplane.eta import metrics
 from weir_controlplane.eta.outlook import BatchOutlook, Outlook
 from weir_controlplane.eta.pools import FleetNow, Pools
-from weir_controlplane.eta.predict import Remaining, least, margin_s, seconds_to_end
+from weir_controlplane.eta.predict import Pool, Remaining, least, margin_s, seconds_to_end
 from weir_controlplane.eta.reading import Work, read_work
 from weir_controlplane.eta.standstill import Standstill
 from weir_controlplane.store.database import clock_s
@@ -42,7 +43,7 @@ class OutlookKeeper:
             entries=list(agents.registry.alive(agents.clock_s())),
             bindings=agents.view.bindings,
         )
-        ends = self._ends(running.values(), waiting, work, fleet_now, now_s)
+        ends = await self._ends(running.values(), waiting, work, fleet_now, now_s)
         able = {key: reason is None for key, reason in reasons.items()}
         stuck = self._standstill.stuck(able, work.committed_at, agents.clock_s())
         self._outlook.batches = {
@@ -57,7 +58,7 @@ class OutlookKeeper:
         }
         self._show(work, now_s)
 
-    def _ends(
+    async def _ends(
         self,
         running: Collection[BatchView],
         waiting: Collection[str],
@@ -70,11 +71,11 @@ class OutlookKeeper:
         for batch in running:
             by_model.setdefault(batch.model, []).append(batch)
         ends: dict[str, float] = {}
-        metrics.RATE.clear()
+        rates: dict[str, float] = {}
         for model, batches in by_model.items():
             usable = fleet_now.services(model, batches)
             pools = self._pools.of(model, usable.values(), fleet_now, work.rates)
-            metrics.RATE.labels(model=model).set(sum(pool.tokens_per_s for pool in pools))
+            rates[model] = sum(pool.tokens_per_s for pool in pools)
             left = [
                 Remaining(
                     batch_id=batch.batch_id,
@@ -88,9 +89,12 @@ class OutlookKeeper:
                 )
                 for batch in batches
             ]
-            after_s = seconds_to_end(left, pools)
-            after_s |= seconds_to_end([it for it in left if it.batch_id not in waiting], pools)
+            # Tens of thousands of batches take seconds, in which others are to be answered.
+            after_s = await asyncio.to_thread(_seconds_to_end, left, pools, waiting)
             ends |= {key: now_s + seconds for key, seconds in after_s.items()}
+        metrics.RATE.clear()
+        for model, rate in rates.items():
+            metrics.RATE.labels(model=model).set(rate)
         return ends
 
     def _show(self, work: Work, now_s: float) -> None:
@@ -113,3 +117,10 @@ class OutlookKeeper:
             metrics.MARGIN.labels(batch=key).set(margins[key])
         self._shown = shown
         metrics.LEVELS.told()
+
+
+def _seconds_to_end(
+    batches: list[Remaining], pools: list[Pool], waiting: Collection[str]
+) -> dict[str, float]:
+    after_s = seconds_to_end(batches, pools)
+    return after_s | seconds_to_end([it for it in batches if it.batch_id not in waiting], pools)

@@ -40,8 +40,8 @@ class Storage:
     says that it has no such object, and StorageError when it fails.
     """
 
-    def __init__(self, url: str) -> None:
-        """Prepares the store; ``url`` as fsspec reads it.
+    def __init__(self, url: str, *, called: str = "the file store") -> None:
+        """Prepares the store; ``url`` as fsspec reads it, ``called`` as errors name it.
 
         Raises:
             ValueError: fsspec does not know this kind of URL, or lacks its library.
@@ -55,7 +55,7 @@ class Storage:
         self._root = root.rstrip("/")
         self._local = isinstance(self._fs, LocalFileSystem)
         self._failures = _failures(s3=bool(options))
-        self._errors = partial(storage_errors, self._failures)
+        self._errors = partial(storage_errors, self._failures, called=called)
 
     async def open(self) -> None:
         """Checks that objects can be written, read and removed, or that there is just no room.
@@ -293,7 +293,7 @@ def _failures(*, s3: bool) -> tuple[type[Exception], ...]:
 
 
 @contextlib.contextmanager
-def storage_errors(failures: tuple[type[Exception], ...]) -> Iterator[None]:
+def storage_errors(failures: tuple[type[Exception], ...], *, called: str) -> Iterator[None]:
     """Turns what a failing store raises into the errors of `Storage`.
 
     Raises:
@@ -304,8 +304,8 @@ def storage_errors(failures: tuple[type[Exception], ...]) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise MissingObjectError("the file store does not have this object") from error
+        raise MissingObjectError(f"{called} has no such object, bucket or folder") from error
     except failures as error:
         if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise StorageFullError("the file store is full") from error
-        raise StorageError(f"the file store failed: {type(error).__name__}") from error
+            raise StorageFullError(f"{called} is full") from error
+        raise StorageError(f"{called} failed: {type(error).__name__}") from error

@@ -18,6 +18,7 @@ from weir_controlplane.files.storage import Storage
 from weir_controlplane.uris.rules import Uri, UriRefusedError
 
 _DESCRIPTORS = "/proc/self/fd"
+PLACE = "the place that the URI names"  # as errors call it: the file store is another
 # These flags open nothing for reading: that takes rights, and waits at a pipe.
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
 _OBJECT = os.O_PATH | os.O_NOFOLLOW
@@ -122,6 +123,6 @@ def _child(folder: int, name: str, *, make: bool) -> int:
 
 def _held(descriptor: int, folder: str) -> Storage:
     """A store of this folder, which closes the descriptor once nobody uses it, no thread either."""
-    store = Storage(f"file://{folder}")
+    store = Storage(f"file://{folder}", called=PLACE)
     weakref.finalize(store, os.close, descriptor)
     return store

@@ -21,7 +21,7 @@ from weir_controlplane.errors import StorageError
 from weir_controlplane.files.storage import Storage, storage_errors
 from weir_controlplane.files.storage_writer import StorageWriter
 from weir_controlplane.files.threads import in_thread
-from weir_controlplane.uris.opened import opened_folder, opened_object
+from weir_controlplane.uris.opened import PLACE, opened_folder, opened_object
 from weir_controlplane.uris.rules import Uri, UriRefusedError
 
 BLOCK_BYTES = 8 << 20
@@ -194,10 +194,10 @@ async def _place(
         StorageError: the store fails, or its library is missing.
     """
     if uri.scheme == "file":
-        with storage_errors((OSError,)):
+        with storage_errors((OSError,), called=PLACE):
             return await in_thread(opened, uri, prefix)
     try:
-        return Storage(uri.folder.text), uri.name
+        return Storage(uri.folder.text, called=PLACE), uri.name
     except ValueError as error:
         raise StorageError(str(error)) from error
 

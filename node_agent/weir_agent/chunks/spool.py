@@ -272,6 +272,8 @@ class Spool:
             )
         folder = self._folder / lease.chunk_id
         try:
+            if not folder.is_dir():
+                folder.unlink(missing_ok=True)  # somebody's file, or a link to nowhere
             folder.mkdir(exist_ok=True, mode=0o700)
             stored = self._read.get(lease.chunk_id)
             file = ChunkFile(folder, lease, stored or read_stored(folder))
@@ -289,7 +291,10 @@ class Spool:
         file = self._open.pop(chunk_id, None)
         if file is not None:
             file.close()
-        shutil.rmtree(self._folder / chunk_id, ignore_errors=True)
+        path = self._folder / chunk_id
+        shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):  # there is none, or it is a folder that stays
+            path.unlink()
 
     def keep_only(self, chunk_ids: frozenset[str]) -> tuple[str, ...]:
         """Deletes what an earlier process stored of other chunks; returns their ids."""

@@ -26,6 +26,11 @@ _REBUILD_EVERY = 16
 _UNSEEN_STEPS = 4096
 _FAR = 1.25
 _MEDIAN = 0.5
+# What nine of ten steps overran by at most, to this power, is as much as noise does in one of
+# hundreds (log-normal: 2.7 / 1.28). What is beyond is a pause of the machine, or a fit that missed:
+# seconds, which are no more in a longer step.
+_NOISE_QUANTILE = 0.9
+_NOISE_POWER = 2.2
 
 
 @dataclass(slots=True)
@@ -45,8 +50,45 @@ class _Window:
 
     def quantile(self, q: float) -> float:
         """The smallest ratio that covers a fraction q of future ones (conformal rank)."""
+        return self.ordered[self.rank(q)]
+
+    def rank(self, q: float) -> int:
+        """That ratio's place among them."""
         rank = ceil((len(self.ordered) + 1) * q) - 1
-        return self.ordered[min(max(rank, 0), len(self.ordered) - 1)]
+        return min(max(rank, 0), len(self.ordered) - 1)
+
+
+@dataclass(slots=True)
+class _Pool(_Window):
+    """Ratios of all sizes; what is beyond noise counts for less in steps longer than its own."""
+
+    predicted_s: deque[float] = field(default_factory=deque)  # beside ``ratios``
+
+    def keep(self, ratio: float, predicted_s: float) -> None:
+        """One more, of a step that had been predicted at so many seconds."""
+        if len(self.ratios) == self.size:
+            self.predicted_s.popleft()
+        self.predicted_s.append(predicted_s)
+        self.add(ratio)
+
+    def quantiles(self, q: float) -> list[float]:
+        """``quantile`` by knot, of what the ratios would be in steps of that size."""
+        rank = self.rank(q)
+        noise = self.quantile(_NOISE_QUANTILE) ** _NOISE_POWER
+        above = len(self.ordered) - 1 - rank
+        if self.ordered[rank] <= noise:
+            return [self.ordered[rank]] * _KNOTS
+        overran = [
+            (ratio - 1, (ratio - 1) * own_s)
+            for ratio, own_s in zip(self.ratios, self.predicted_s, strict=True)
+            if ratio > noise
+        ]
+        found = []
+        for knot_s in _KNOT_S:
+            shares = [min(share, seconds / knot_s) for share, seconds in overran]
+            shares.sort()
+            found.append(max(noise, 1 + shares[-1 - above]))
+        return found
 
 
 class ResidualQuantiles:
@@ -54,12 +96,12 @@ class ResidualQuantiles:
 
     Piecewise linear between knots half an octave apart, continuous and increasing, so a limit can
     be turned back into the largest median that it allows. A size with few steps borrows from the
-    pool of all sizes, and the pool from a 10% spread.
+    pool of all sizes, where pauses are taken as seconds, and the pool from a 10% spread.
     """
 
     def __init__(self, window: int = 256, pool_window: int = 512) -> None:
         self._window = window
-        self._pool = _Window(pool_window)
+        self._pool = _Pool(pool_window)
         self._buckets: list[_Window | None] = [None] * _KNOTS
         self._tables: dict[float, tuple[float, ...]] = {}
         self._added = 0
@@ -125,24 +167,25 @@ class ResidualQuantiles:
             for ratio in ratios:
                 if not (isfinite(ratio) and ratio > 0):
                     raise ConfigError(f"latency.residuals[{name}] has {ratio}: give ratios above 0")
-                made._keep(int(name), ratio)
+                made._keep(int(name), ratio, _KNOT_S[int(name)])
         return made
 
     def _sort_in(self) -> None:
         first = self._added - len(self._new) + 1
         for number, (predicted_s, actual_s) in enumerate(self._new, first):
             index = round(log2(predicted_s / _SMALLEST_S) * _PER_OCTAVE)
-            bucket = self._keep(min(max(index, 0), _KNOTS - 1), actual_s / predicted_s)
+            index = min(max(index, 0), _KNOTS - 1)
+            bucket = self._keep(index, actual_s / predicted_s, predicted_s)
             bucket.newest = number
         self._new.clear()
 
-    def _keep(self, index: int, ratio: float) -> _Window:
+    def _keep(self, index: int, ratio: float, predicted_s: float) -> _Window:
         bucket = self._buckets[index]
         if bucket is None:
             bucket = self._buckets[index] = _Window(self._window)
         bounded = min(max(ratio, _LOWEST), _HIGHEST)
         bucket.add(bounded)
-        self._pool.add(bounded)
+        self._pool.keep(bounded, predicted_s)
         return bucket
 
     def _forget_pauses(self) -> None:
@@ -162,17 +205,16 @@ class ResidualQuantiles:
 
     def _build(self, q: float) -> tuple[float, ...]:
         borrowed = min(max(0.25 / (1 - q), 2.0), 50.0)  # steps' worth of trust in the wider pool
-        pool = exp(_PRIOR_SIGMA * NormalDist().inv_cdf(q))
-        if self._pool.ordered:
-            count = len(self._pool.ordered)
-            pool = (count * self._pool.quantile(q) + borrowed * pool) / (count + borrowed)
+        prior = exp(_PRIOR_SIGMA * NormalDist().inv_cdf(q))
+        pooled = len(self._pool.ordered)
+        pool = self._pool.quantiles(q) if pooled else [prior] * _KNOTS
         table: list[float] = []
         floor_s = 0.0
-        for knot_s, bucket in zip(_KNOT_S, self._buckets, strict=True):
-            ratio = pool
+        for knot_s, of_all, bucket in zip(_KNOT_S, pool, self._buckets, strict=True):
+            ratio = (pooled * of_all + borrowed * prior) / (pooled + borrowed)
             if bucket is not None:
                 count = len(bucket.ordered)
-                ratio = (count * bucket.quantile(q) + borrowed * pool) / (count + borrowed)
+                ratio = (count * bucket.quantile(q) + borrowed * ratio) / (count + borrowed)
             # More work never promises less, even where the longer steps are the quieter ones.
             floor_s = max(knot_s * ratio, floor_s * 1.001)
             table.append(floor_s)

@@ -67,6 +67,31 @@ def test_one_pause_does_not_shorten_packed_steps_for_good(slo_s: float) -> None:
     assert packed(10_000) == pytest.approx(before_s, rel=0.03)
 
 
+def test_a_pause_in_a_short_step_is_seconds_and_no_share_of_longer_ones() -> None:
+    """The first steps of an engine are short, and its machine pauses while it starts."""
+    rng = np.random.default_rng(7)
+    paused, calm = ResidualQuantiles(), ResidualQuantiles()
+    for number in range(300):
+        seconds = 0.01 * float(rng.lognormal(0.0, 0.05))
+        calm.add(0.01, seconds)
+        paused.add(0.01, seconds + (0.03 if number in {40, 90} else 0.0))
+
+    def over_s(quantiles: ResidualQuantiles, predicted_s: float) -> float:
+        return quantiles.high(predicted_s, 0.9965) - predicted_s
+
+    assert over_s(paused, 0.01) > 0.02  # a step like those may meet another
+    assert over_s(paused, 0.2) < over_s(calm, 0.2) + 0.03
+    assert over_s(paused, 0.2) > over_s(calm, 0.2)
+
+
+def test_noise_that_grows_with_steps_is_a_share_of_longer_ones() -> None:
+    rng = np.random.default_rng(8)
+    quantiles = ResidualQuantiles()
+    for _ in range(512):
+        quantiles.add(0.01, 0.01 * float(rng.lognormal(0.0, 0.3)))
+    assert quantiles.high(0.2, 0.99) / 0.2 == pytest.approx(np.exp(2.33 * 0.3), rel=0.2)
+
+
 def test_a_saved_pause_is_no_older_than_all_that_was_saved_with_it() -> None:
     """More steps than a size may be without are read in one go."""
     saved = {str(bucket): [1.0] * 255 + [8.0 if bucket == 0 else 1.1] for bucket in range(20)}
