@@ -13,6 +13,7 @@ import httpx
 import openai
 import pytest
 import pytest_asyncio
+from openai.types import Batch as ClientBatch
 from sqlalchemy import event, update
 
 from tests.controlplane.agent_sim import BIG_ROOM
@@ -83,6 +84,15 @@ async def works(op: Operator, uid: str, status: str = "completed", **agent: Any)
             await pod.work()
             await asyncio.sleep(0.02)
     return view
+
+
+async def answered(op: Operator, **given: Any) -> ClientBatch:  # noqa: ANN401
+    """The batch of a new job, once a pod has answered it; its output may not be delivered yet."""
+    batch_id = (await op.put(**given))["batch_id"]
+    pod = op.lab.agent()
+    while (batch := await op.lab.openai.batches.retrieve(batch_id)).status != "completed":
+        await pod.work()
+    return batch
 
 
 async def test_a_batchjob_is_the_same_object_as_its_batch(

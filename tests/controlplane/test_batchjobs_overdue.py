@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI, Response
+from openai.types import Batch as ClientBatch
 from sqlalchemy import select, update
+from sqlalchemy.exc import OperationalError
 
 from tests.controlplane.jobs import input_lines
 from tests.controlplane.support import eventually
-from tests.controlplane.test_batchjobs_api import Operator, operator
+from tests.controlplane.test_batchjobs_api import Operator, answered, operator
 from tests.controlplane.test_uris import give
 from tests.support.serving import serve
 from weir_controlplane.batchjobs.failing import count_stuck_jobs
@@ -152,8 +154,26 @@ async def test_a_job_that_waits_for_its_tenants_quota_is_not_stuck(tmp_path: Pat
 async def test_an_output_that_cannot_be_delivered_is_given_up_after_some_attempts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
 ) -> None:
-    share = tmp_path / "share"
-    share.mkdir()
+    tries = failing_writes(monkeypatch, error)
+    async with with_an_output(tmp_path) as (op, batch):
+        view = await tried_until(op, lambda view, _: view["delivery"]["state"] != "pending")
+        assert (view["delivery"]["state"], view["delivery"]["message"]) == ("failed", told)
+        assert len(tries) == MAX_ATTEMPTS
+        await op.lab.assert_whole(batch, 4)  # the results are where they were
+
+
+async def test_an_output_is_not_given_up_for_outages_of_the_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outage = OperationalError("UPDATE batch_jobs", None, ConnectionError())
+    failing_writes(monkeypatch, outage)
+    async with with_an_output(tmp_path) as (op, _):
+        view = await tried_until(op, lambda _, failed: failed > MAX_ATTEMPTS)
+        assert view["delivery"]["state"] == "pending"
+
+
+def failing_writes(monkeypatch: pytest.MonkeyPatch, error: Exception) -> list[str]:
+    """Lets each delivery fail; where to they went."""
     tries: list[str] = []
 
     async def fail(self: UriAccess, uri: Uri, *_: object) -> None:  # noqa: ARG001
@@ -161,13 +181,14 @@ async def test_an_output_that_cannot_be_delivered_is_given_up_after_some_attempt
         raise error
 
     monkeypatch.setattr(UriAccess, "write", fail)
+    return tries
+
+
+@contextlib.asynccontextmanager
+async def with_an_output(tmp_path: Path) -> AsyncIterator[tuple[Operator, ClientBatch]]:
+    """The operator, with a job whose batch of four lines has ended, and that batch."""
+    share = tmp_path / "share"
+    share.mkdir()
     async with operator(tmp_path / "plane") as op:
         await give(op, f"file://{share}")
-        batch_id = (await op.put(lines=4, output_uri=f"file://{share}/out"))["batch_id"]
-        pod = op.lab.agent()
-        while (batch := await op.lab.openai.batches.retrieve(batch_id)).status != "completed":
-            await pod.work()
-        view = await tried_until(op, lambda view, _: view["delivery"]["state"] != "pending")
-        assert (view["delivery"]["state"], view["delivery"]["message"]) == ("failed", told)
-        assert len(tries) == MAX_ATTEMPTS
-        await op.lab.assert_whole(batch, 4)  # the results are where they were
+        yield op, await answered(op, lines=4, output_uri=f"file://{share}/out")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.controlplane.support import eventually
-from tests.controlplane.test_batchjobs_api import operator
+from tests.controlplane.test_batchjobs_api import answered, operator
 from tests.controlplane.test_uris import give
 from weir_controlplane.errors import StorageError
 from weir_controlplane.files.storage import Storage
@@ -25,10 +25,7 @@ async def test_an_output_that_the_store_has_less_of_is_not_delivered(tmp_path: P
     (share / "out").write_text("no folder")  # so that it is not delivered yet
     async with operator(tmp_path / "plane") as op:
         await give(op, f"file://{share}")
-        batch_id = (await op.put(lines=4, output_uri=f"file://{share}/out"))["batch_id"]
-        pod = op.lab.agent()
-        while (batch := await op.lab.openai.batches.retrieve(batch_id)).status != "completed":
-            await pod.work()
+        batch = await answered(op, lines=4, output_uri=f"file://{share}/out")
         plane = op.lab.plane.services
         async with plane.database.read() as session:
             file = await session.get_one(File, batch.output_file_id)

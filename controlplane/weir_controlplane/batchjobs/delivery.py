@@ -45,6 +45,7 @@ async def deliver(services: Services, work: JobWork, wanted: Callable[[], bool])
         message = str(error)
     async with services.database.transaction() as session:
         _end(await hold(session, work), message)
+    _tell(work, message)
 
 
 async def end_undeliverable(services: Services, work: JobWork, message: str) -> bool:
@@ -58,6 +59,7 @@ async def end_undeliverable(services: Services, work: JobWork, message: str) -> 
             if job.work_failures + 1 < MAX_ATTEMPTS:
                 return False
             _end(job, message)
+        _tell(work, message)
         return True
     return False
 
@@ -67,7 +69,10 @@ def _end(job: BatchJob, message: str | None) -> None:
     job.delivery = "done" if message is None else "failed"
     job.delivery_message = message
     release(job)
-    _log.info("batchjob_delivered" if message is None else "delivery_failed", uid=job.uid)
+
+
+def _tell(work: JobWork, message: str | None) -> None:
+    _log.info("batchjob_delivered" if message is None else "delivery_failed", uid=work.uid)
 
 
 async def _whole(blocks: AsyncIterator[bytes], file: File) -> AsyncIterator[bytes]:

@@ -93,9 +93,11 @@ async def work_on(services: Services, work: JobWork) -> None:
         _log.warning("batchjob_waits", uid=work.uid, error=repr(error.__cause__ or error))
         await _fail(services, work, "InputUnavailable", error.message)
     except Exception as error:  # noqa: BLE001 - the main loop: another job may do better
-        name, stack = type(error).__name__, not is_outage(error)
-        _log.error("batchjob_failed", uid=work.uid, error=name, exc_info=stack)
-        await _fail(services, work, "InternalError", "an error inside the control plane")
+        name, outage = type(error).__name__, is_outage(error)
+        _log.error("batchjob_failed", uid=work.uid, error=name, exc_info=not outage)
+        # What the database did not let be done is no fault of the job, however often it happens.
+        leave = give_up if outage else _fail
+        await leave(services, work, "InternalError", "an error inside the control plane")
 
 
 async def _fail(services: Services, work: JobWork, reason: str, message: str) -> None:
