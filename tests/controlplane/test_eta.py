@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -239,6 +240,33 @@ async def test_a_batch_of_one_service_is_expected_at_that_services_rate(op: Oper
 
     await eventually(told_apart)
     assert await told_apart()
+
+
+async def test_callers_are_answered_while_ends_are_reckoned(
+    op: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With tens of thousands of batches that takes seconds."""
+    begun, answered = threading.Event(), threading.Event()
+    in_time: list[bool] = []
+
+    def slow(batches: list[Remaining], pools: list[Pool]) -> dict[str, float]:
+        begun.set()
+        in_time.append(answered.wait(5))
+        return seconds_to_end(batches, pools)
+
+    async def is_begun() -> bool:
+        return begun.is_set()
+
+    async def is_over() -> bool:
+        return bool(in_time)
+
+    monkeypatch.setattr(keeper, "seconds_to_end", slow)
+    await op.put(lines=4)
+    await eventually(is_begun)
+    await op.get()
+    answered.set()
+    await eventually(is_over)
+    assert all(in_time)
 
 
 async def test_without_a_pod_there_is_a_reason_and_no_eta(op: Operator) -> None:
