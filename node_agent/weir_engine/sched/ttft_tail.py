@@ -17,8 +17,8 @@ _FIRST_SHARE = 0.05
 # Share of the threshold that a tail keeps of a known tolerance for what offline work costs unseen,
 # and the share of the tolerance that is spent whatever that leaves: a tail is of few requests, and
 # what moves the slowest of them is of its latency, not of the tolerance.
-_KEPT_OF_THRESHOLD = 0.03
-_LEAST_OF_TOLERANCE = 0.65
+_KEPT_OF_THRESHOLD = 0.05
+_LEAST_OF_TOLERANCE = 0.45
 _TAIL_WINDOW = 400
 _SHARE_OF_TAIL = 0.5
 # Share of the tail's headroom that steps without prompts may cost it by ``tail_extra_s``, and the
