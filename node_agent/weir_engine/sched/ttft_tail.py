@@ -14,11 +14,12 @@ from weir_engine.sched.ttft_account import FORGET_S, MOST_SHARE, SHORTEST_STEPS
 # Before anything was measured, offline work may cost this share of the threshold, or what a step
 # full of prompts leaves of it.
 _FIRST_SHARE = 0.05
-# Share of the threshold that a tail keeps of a known tolerance for what offline work costs unseen,
-# and the share of the tolerance that is spent whatever that leaves: a tail is of few requests, and
-# what moves the slowest of them is of its latency, not of the tolerance.
+# Share of the threshold that a tail keeps of a known tolerance for what offline work costs unseen: a
+# tail is of few requests, and what moves the slowest of them is of its latency, not of the
+# tolerance. Of a narrow one that share is spent whatever it leaves, up to this of the threshold.
 _KEPT_OF_THRESHOLD = 0.05
-_LEAST_OF_TOLERANCE = 0.45
+_LEAST_OF_TOLERANCE = 0.65
+_LEAST_OF_THRESHOLD = 0.04
 _TAIL_WINDOW = 400
 _SHARE_OF_TAIL = 0.5
 # Share of the tail's headroom that steps without prompts may cost it by ``tail_extra_s``, and the
@@ -142,7 +143,8 @@ def _spendable_s(slo: Slo) -> float | None:
     if tolerance_s is None:
         return None
     kept_s = _KEPT_OF_THRESHOLD * slo.threshold_s
-    return max(tolerance_s - kept_s, _LEAST_OF_TOLERANCE * tolerance_s)
+    least_s = min(_LEAST_OF_TOLERANCE * tolerance_s, _LEAST_OF_THRESHOLD * slo.threshold_s)
+    return max(tolerance_s - kept_s, least_s)
 
 
 def tail_extra_s(load: OnlineLoad, *, headroom_s: float, prompt_steps: float) -> float:
