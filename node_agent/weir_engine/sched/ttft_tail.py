@@ -14,8 +14,8 @@ from weir_engine.sched.ttft_account import FORGET_S, MOST_SHARE, SHORTEST_STEPS
 # Before anything was measured, offline work may cost this share of the threshold, or what a step
 # full of prompts leaves of it.
 _FIRST_SHARE = 0.05
-# Share of the threshold that a tail keeps of a known tolerance for what offline work costs unseen: a
-# tail is of few requests, and what moves the slowest of them is of its latency, not of the
+# Share of the threshold that a tail keeps of a known tolerance for what offline work costs unseen:
+# a tail is of few requests, and what moves the slowest of them is of its latency, not of the
 # tolerance. Of a narrow one that share is spent whatever it leaves, up to this of the threshold.
 _KEPT_OF_THRESHOLD = 0.05
 _LEAST_OF_TOLERANCE = 0.65
