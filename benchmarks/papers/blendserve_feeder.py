@@ -1,8 +1,10 @@
-"""How BlendServe's batch reaches the engine: a sample first, then the rest from both ends."""
+"""How a batch reaches the engine: a sample first, then the rest in the order of density."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +21,7 @@ from weir_engine.pool.blend_order import (
 )
 from weir_engine.pool.density_tree import build_tree
 from weir_engine.pool.dual_scan import BlendHint, DualScanOrder, Side
+from weir_engine.pool.lane_order import Ahead, LaneHint, LaneOrder, MemoryLane, Scan
 from weir_engine.request import Request
 from weir_engine.sim.batch import BatchSet
 from weir_engine.sim.records import RequestRecord
@@ -28,8 +31,11 @@ WINDOW = 1024
 """Requests that wait in the engine, on each side."""
 
 
-class BlendFeeder:
-    """Runs a sample of the batch, then the rest from both ends of the density order.
+Hint = TypeVar("Hint")
+
+
+class SampledFeeder(ABC, Generic[Hint]):
+    """Runs a sample of the batch, then the rest in the order of what the sample showed.
 
     Source: BlendServe §3: the overview's steps 1 to 4, in that order.
     """
@@ -47,36 +53,49 @@ class BlendFeeder:
         self._seen = self._sampled | known
         dfs = tree.depth_first(np.zeros(tree.nodes))
         self._sample = iter(dfs[self._sampled[dfs]].tolist())
-        self._hints: dict[RequestId, BlendHint] = {}
-        self._order: BlendOrder | None = None
-        self._left = self._right = 0
-        self.pool = DualScanOrder(target_density=1.0, hint=self._hint)
+        self._hints: dict[RequestId, Hint] = {}
+        self._began = False
 
-    def _hint(self, request: Request) -> BlendHint:
+    @abstractmethod
+    def _waiting(self) -> int:
+        """Requests of the sample that wait."""
+
+    @abstractmethod
+    def _sample_hint(self) -> Hint:
+        """What a request of the sample carries."""
+
+    @abstractmethod
+    def _begin(self, order: BlendOrder, outputs: NDArray[np.float64]) -> None:
+        """The sample ended: the order of the rest, and each request's expected output tokens."""
+
+    @abstractmethod
+    def _rest(self) -> list[RequestSpec]:
+        """Tops up what waits of the rest."""
+
+    def _hint(self, request: Request) -> Hint:
         return self._hints.pop(request.id)
 
     def take(self, *, now_s: float, unfinished: int) -> list[RequestSpec]:  # noqa: ARG002
-        """Tops both sides up; between sample and rest the engine runs dry."""
-        if self._order is None:
+        """Tops up what waits; between sample and rest the engine runs dry."""
+        if not self._began:
             given = self._take_sample()
             if given or unfinished:
                 return given
-            self._order = self._plan()
-            self._right = len(self._order)
-            self.pool.set_target(self._order.target_density)
-        return [*self._take_side(self._order, Side.LEFT), *self._take_side(self._order, Side.RIGHT)]
+            self._began = True
+            self._plan()
+        return self._rest()
 
     def online_ended(self, record: RequestRecord) -> None:
         """Makes no difference."""
 
     def _take_sample(self) -> list[RequestSpec]:
-        missing = WINDOW - len(self.pool)
+        missing = WINDOW - self._waiting()
         return [
-            self._spec(number, BlendHint(side=Side.LEFT, density=1.0, held_tokens=1.0))
+            self._spec(number, self._sample_hint())
             for _, number in zip(range(missing), self._sample, strict=False)
         ]
 
-    def _plan(self) -> BlendOrder:
+    def _plan(self) -> None:
         outputs = estimate_outputs(
             self._tree,
             outputs=self._case.workload.output_tokens.astype(np.float64),
@@ -84,8 +103,7 @@ class BlendFeeder:
         )
         order = blend(self._tree, self._prompts, outputs=outputs, model=self._case.model)
         rest = ~self._sampled[order.requests]
-        self._held = self._held_tokens(outputs)
-        return BlendOrder(
+        left = BlendOrder(
             requests=order.requests[rest],
             density=order.density[rest],
             compute_s=order.compute_s[rest],
@@ -93,17 +111,51 @@ class BlendFeeder:
             family=order.family[rest],
             target_density=order.target_density,
         )
+        self._begin(left, outputs)
+
+    def _decode_steps(self, outputs: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Planned steps that each request decodes in; its first token comes with its prompt."""
+        return (np.maximum(outputs - 1, 0) / self._case.factor).round()
+
+    def _spec(self, number: int, hint: Hint) -> RequestSpec:
+        spec = self._batch.spec(number)
+        self._hints[spec.id] = hint
+        return spec
+
+
+class BlendFeeder(SampledFeeder[BlendHint]):
+    """From both ends of the density order, for the dual scanner."""
+
+    def __init__(self, case: Case, batch: BatchSet) -> None:
+        super().__init__(case, batch)
+        self._left = self._right = 0
+        self.pool = DualScanOrder(target_density=1.0, hint=self._hint)
+
+    def _waiting(self) -> int:
+        return len(self.pool)
+
+    def _sample_hint(self) -> BlendHint:
+        return BlendHint(side=Side.LEFT, density=1.0, held_tokens=1.0)
+
+    def _begin(self, order: BlendOrder, outputs: NDArray[np.float64]) -> None:
+        self._order = order
+        self._right = len(order)
+        self._held = self._held_tokens(outputs)
+        self.pool.set_target(order.target_density)
+
+    def _rest(self) -> list[RequestSpec]:
+        return [*self._take_side(Side.LEFT), *self._take_side(Side.RIGHT)]
 
     def _held_tokens(self, outputs: NDArray[np.float64]) -> NDArray[np.float64]:
         """KV that each request reads in a step on average, over the steps that it is there.
 
         A planned step stands for many: who needs two of them is simulated as if it stayed for all.
         """
-        factor = self._case.factor
-        stays = (np.maximum(outputs - 1, 0) / factor).round() * factor + factor
+        stays = (self._decode_steps(outputs) + 1) * self._case.factor
         return (self._prompts.tokens + outputs / 2) * outputs / stays
 
-    def _take_side(self, order: BlendOrder, side: Side) -> Iterator[RequestSpec]:
+    def _take_side(self, side: Side) -> Iterator[RequestSpec]:
+        order = self._order
         missing = WINDOW - self.pool.waiting(side)
         for _ in range(min(missing, self._right - self._left)):
             if side is Side.LEFT:
@@ -118,7 +170,63 @@ class BlendFeeder:
             )
             yield self._spec(number, hint)
 
-    def _spec(self, number: int, hint: BlendHint) -> RequestSpec:
-        spec = self._batch.spec(number)
-        self._hints[spec.id] = hint
-        return spec
+
+class LaneFeeder(SampledFeeder[LaneHint]):
+    """From three places of the density order, for the order that keeps both lanes busy.
+
+    The compute side is what is at least as dense as the whole batch. Lengths are in the units that
+    the batch is simulated in; seconds are those of a planned step.
+    """
+
+    def __init__(self, case: Case, batch: BatchSet) -> None:
+        super().__init__(case, batch)
+        factor = case.factor
+        lane = MemoryLane.of(case.model)
+        self.pool = LaneOrder(
+            lane=MemoryLane(weights_s=lane.weights_s * factor, token_s=lane.token_s * factor**2),
+            kv_tokens=case.kv_tokens / factor,
+            hint=self._hint,
+        )
+
+    def _waiting(self) -> int:
+        return len(self.pool)
+
+    def _sample_hint(self) -> LaneHint:
+        return LaneHint(scan=Scan.COMPUTE, compute_s=0.0, prompt_tokens=1.0, decode_steps=0.0)
+
+    def _begin(self, order: BlendOrder, outputs: NDArray[np.float64]) -> None:
+        self._order = order
+        self._centre = int(np.count_nonzero(order.density >= order.target_density))
+        self._next = {Scan.COMPUTE: 0, Scan.CENTRE: self._centre - 1, Scan.MEMORY: len(order) - 1}
+        self._prompt = self._prompts.tokens[order.requests] / self._case.factor
+        self._steps = self._decode_steps(outputs)[order.requests]
+        reads = (self._prompt + self._steps / 2) * self._steps
+        self.pool.begin(
+            Ahead(
+                compute_s=float(order.compute_s.sum()),
+                compute_side_tokens=float(reads[: self._centre].sum()),
+                memory_side_tokens=float(reads[self._centre :].sum()),
+            )
+        )
+
+    def _rest(self) -> list[RequestSpec]:
+        return [spec for scan in Scan for spec in self._take_scan(scan)]
+
+    def _left(self, scan: Scan) -> int:
+        """Requests that can still be taken from there."""
+        at = self._next
+        if scan is Scan.MEMORY:
+            return at[scan] + 1 - self._centre
+        return at[Scan.CENTRE] + 1 - at[Scan.COMPUTE]
+
+    def _take_scan(self, scan: Scan) -> Iterator[RequestSpec]:
+        for _ in range(min(WINDOW - self.pool.waiting(scan), self._left(scan))):
+            place = self._next[scan]
+            self._next[scan] += 1 if scan is Scan.COMPUTE else -1
+            hint = LaneHint(
+                scan=scan,
+                compute_s=float(self._order.compute_s[place]),
+                prompt_tokens=float(self._prompt[place]),
+                decode_steps=float(self._steps[place]),
+            )
+            yield self._spec(int(self._order.requests[place]), hint)

@@ -6,12 +6,13 @@ are the same. What is claimed of the runs is in ``blendserve_report``.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 import numpy as np
 
-from benchmarks.papers.blendserve_case import Arm, Case, Outcome
-from benchmarks.papers.blendserve_feeder import WINDOW, BlendFeeder
+from benchmarks.papers.blendserve_case import RESERVE, Arm, Case, Outcome
+from benchmarks.papers.blendserve_feeder import WINDOW, BlendFeeder, LaneFeeder
 from benchmarks.papers.blendserve_units import Units
 from weir_engine.config import EngineShape, Policy
 from weir_engine.errors import InvariantError
@@ -37,7 +38,6 @@ from weir_engine.sim.profile_cost import ProfileCost
 from weir_engine.sim.profiles import StepBatch
 from weir_engine.sim.records import SimResult
 
-_CANDIDATES = 8  # times those of one step: a planned step stands for many
 _STEP_TOKENS = 2048
 
 
@@ -48,6 +48,7 @@ def run_arm(case: Case, arm: Arm) -> Outcome:
         InvariantError: requests were left over; a defect of the scheduler.
     """
     units = Units.of(case)
+    arm = _where_it_pays(case, arm)
     batch = units.batch(arm)
     block_tokens = units.workload.block_tokens
     shape = EngineShape(
@@ -85,12 +86,14 @@ def _scheduler(
     shape: EngineShape,
     kv: KvManager,
 ) -> tuple[Planner, Feeder]:
-    order = _order(case, arm)
-    if order == "blend":
+    if arm.order == "blend":
         blended = BlendFeeder(case, batch)
         return _weir(arm, case.factor, shape, kv, blended.pool), blended
+    if arm.order == "lanes":
+        paced = LaneFeeder(case, batch)
+        return _weir(arm, case.factor, shape, kv, paced.pool), paced
     places = units.tree.depth_first(np.zeros(units.tree.nodes))
-    if order == "shuffled":
+    if arm.order == "shuffled":
         places = np.random.default_rng((case.seed, 9)).permutation(len(units.prompts))
     if arm.stock:
         stock = StockScheduler(shape, kv, step_tokens=_STEP_TOKENS, by_class=False)
@@ -125,18 +128,20 @@ def _weir(arm: Arm, factor: int, shape: EngineShape, kv: KvManager, pool: Offlin
         slos=(),
         kv=kv,
         model=BatchOnlyModel(),
-        pool=CoarsePool(pool, factor=min(factor, _CANDIDATES)),
+        pool=CoarsePool(pool, factor=factor),
         policy=Policy(offline_kv_blocks=shape.total_blocks, offline_seq_slots=arm.max_seqs),
     )
     return AskedAgain(scheduler)
 
 
-def _order(case: Case, arm: Arm) -> str:
-    """The arm's; Weir's blends where the measured kernels say that it pays."""
-    if not arm.weir:
-        return arm.order
+def _where_it_pays(case: Case, arm: Arm) -> Arm:
+    """Weir's keeps both lanes busy where the measured kernels say that it pays, else not."""
+    if arm.order != "lanes":
+        return arm
     backend = ProfileCost(profile=case.profile, backend=arm.backend, interference=case.interference)
-    return "blend" if blending_pays(backend, case.kv_tokens) else "dfs"
+    if blending_pays(backend, case.kv_tokens):
+        return arm
+    return replace(arm, order="dfs", reserve=RESERVE)
 
 
 def blending_pays(cost: ProfileCost, kv_tokens: int) -> bool:
