@@ -111,7 +111,7 @@ class _Running:
 
 
 _Waiting = tuple[Request, LaneHint]
-_PLANNED = 0.9
+_PLANNED = 0.85
 """Part of the memory that is planned with; outputs turn out longer than expected, and the prompts
 of a step need room too."""
 _MOST_CREDIT = 2.0  # steps' worth of compute that may be made up for at once

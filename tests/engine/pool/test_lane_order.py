@@ -22,7 +22,7 @@ from weir_engine.pool.lane_order import (
 from weir_engine.request import Request, RequestState
 
 WEIGHTS_ONLY = MemoryLane(weights_s=1.0, token_s=0.0)
-PLANNED = 0.9
+PLANNED = 0.85
 
 
 def _hint(
@@ -91,7 +91,7 @@ def test_what_fits_holds_no_more_than_the_room_at_any_step_and_a_step_more_does(
 
 
 def test_the_longest_that_fits_begins_and_a_shorter_one_ends_before_its_memory_is_needed() -> None:
-    """Ours: 900 tokens are planned with. 600 and 500 steps would hold 1,000 at step 500."""
+    """Ours: 850 tokens are planned with. 600 and 500 steps would hold 1,000 at step 500."""
     hints = {
         name: _hint(Scan.MEMORY, prompt_tokens=1.0, decode_steps=steps)
         for name, steps in (("six", 600.0), ("five", 500.0), ("one", 100.0))
@@ -105,7 +105,7 @@ def test_the_longest_that_fits_begins_and_a_shorter_one_ends_before_its_memory_i
     first[0].computed_tokens = 200
     first[1].move(RequestState.FINISHED)
     assert not order.candidates(8, 2.0)  # it will hold 600 when five has 400
-    first[0].output_tokens = first[0].computed_tokens = 310
+    first[0].output_tokens = first[0].computed_tokens = 360
     assert names(order.candidates(8, 3.0)) == ["five"]
 
 
