@@ -20,7 +20,7 @@ Best of {1, 0.75, 0.5} for DFS on trace 1, and as good as 0.75 for the blend: se
 class Arm:
     """One way to run the batch.
 
-    ``order``: ``dfs``, ``shuffled``, ``blend`` (the dual scanner) or ``lanes`` (Weir's, which falls
+    ``order``: ``dfs``, ``shuffled``, ``blend`` (the dual scanner) or ``paced`` (Weir's, which falls
     back to ``dfs``). ``stock``: vLLM's rules instead of Weir's scheduler. ``weir``: the preset of
     that name. ``multiple``: step sizes in multiples of so many tokens. ``reserve``: the part of its
     expected output that KV memory is kept for when a request is admitted.

@@ -26,7 +26,7 @@ ARMS = {
         Arm(name="NanoFlow-Balance", order="shuffled", backend=_O, reserve=RESERVE, multiple=_TILE),
         Arm(name="BlendServe", order="blend", backend=_O, reserve=RESERVE, multiple=_TILE),
         # Its order looks ahead at what is held: nothing is kept besides.
-        Arm(name="Weir", order="lanes", backend=_O, reserve=0.0, multiple=_TILE, weir=True),
+        Arm(name="Weir", order="paced", backend=_O, reserve=0.0, multiple=_TILE, weir=True),
         Arm(name="BlendServe-untiled", order="blend", backend=_O, reserve=RESERVE),
     )
 }

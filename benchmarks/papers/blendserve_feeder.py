@@ -19,9 +19,10 @@ from weir_engine.pool.blend_order import (
     estimate_outputs,
     sample_requests,
 )
+from weir_engine.pool.blend_work import Ahead, BlendWork, MemoryLane, Scan
 from weir_engine.pool.density_tree import build_tree
 from weir_engine.pool.dual_scan import BlendHint, DualScanOrder, Side
-from weir_engine.pool.lane_order import Ahead, LaneHint, LaneOrder, MemoryLane, Scan
+from weir_engine.pool.paced_blend import PacedBlendOrder
 from weir_engine.request import Request
 from weir_engine.sim.batch import BatchSet
 from weir_engine.sim.records import RequestRecord
@@ -171,7 +172,7 @@ class BlendFeeder(SampledFeeder[BlendHint]):
             yield self._spec(number, hint)
 
 
-class LaneFeeder(SampledFeeder[LaneHint]):
+class PacedFeeder(SampledFeeder[BlendWork]):
     """From three places of the density order, for the order that keeps both lanes busy.
 
     The compute side is what is at least as dense as the whole batch. Lengths are in the units that
@@ -182,7 +183,7 @@ class LaneFeeder(SampledFeeder[LaneHint]):
         super().__init__(case, batch)
         factor = case.factor
         lane = MemoryLane.of(case.model)
-        self.pool = LaneOrder(
+        self.pool = PacedBlendOrder(
             lane=MemoryLane(weights_s=lane.weights_s * factor, token_s=lane.token_s * factor**2),
             kv_tokens=case.kv_tokens / factor,
             hint=self._hint,
@@ -191,8 +192,8 @@ class LaneFeeder(SampledFeeder[LaneHint]):
     def _waiting(self) -> int:
         return len(self.pool)
 
-    def _sample_hint(self) -> LaneHint:
-        return LaneHint(scan=Scan.COMPUTE, compute_s=0.0, prompt_tokens=1.0, decode_steps=0.0)
+    def _sample_hint(self) -> BlendWork:
+        return BlendWork(scan=Scan.COMPUTE, compute_s=0.0, prompt_tokens=1.0, decode_steps=0.0)
 
     def _begin(self, order: BlendOrder, outputs: NDArray[np.float64]) -> None:
         self._order = order
@@ -223,7 +224,7 @@ class LaneFeeder(SampledFeeder[LaneHint]):
         for _ in range(min(WINDOW - self.pool.waiting(scan), self._left(scan))):
             place = self._next[scan]
             self._next[scan] += 1 if scan is Scan.COMPUTE else -1
-            hint = LaneHint(
+            hint = BlendWork(
                 scan=scan,
                 compute_s=float(self._order.compute_s[place]),
                 prompt_tokens=float(self._prompt[place]),

@@ -12,7 +12,7 @@ from math import inf
 import numpy as np
 
 from benchmarks.papers.blendserve_case import RESERVE, Arm, Case, Outcome
-from benchmarks.papers.blendserve_feeder import WINDOW, BlendFeeder, LaneFeeder
+from benchmarks.papers.blendserve_feeder import WINDOW, BlendFeeder, PacedFeeder
 from benchmarks.papers.blendserve_units import Units
 from weir_engine.config import EngineShape, Policy
 from weir_engine.errors import InvariantError
@@ -89,8 +89,8 @@ def _scheduler(
     if arm.order == "blend":
         blended = BlendFeeder(case, batch)
         return _weir(arm, case.factor, shape, kv, blended.pool), blended
-    if arm.order == "lanes":
-        paced = LaneFeeder(case, batch)
+    if arm.order == "paced":
+        paced = PacedFeeder(case, batch)
         return _weir(arm, case.factor, shape, kv, paced.pool), paced
     places = units.tree.depth_first(np.zeros(units.tree.nodes))
     if arm.order == "shuffled":
@@ -136,7 +136,7 @@ def _weir(arm: Arm, factor: int, shape: EngineShape, kv: KvManager, pool: Offlin
 
 def _where_it_pays(case: Case, arm: Arm) -> Arm:
     """Weir's keeps both lanes busy where the measured kernels say that it pays, else not."""
-    if arm.order != "lanes":
+    if arm.order != "paced":
         return arm
     backend = ProfileCost(profile=case.profile, backend=arm.backend, interference=case.interference)
     if blending_pays(backend, case.kv_tokens):

@@ -4,14 +4,14 @@ Fills the offline-selection seat of the scheduler. The order comes from outside,
 hint; whether a request fits is decided by the step.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from weir_engine.errors import ConfigError, DuplicateRequestError, UnknownRequestError
+from weir_engine.errors import ConfigError
 from weir_engine.ids import RequestId
 from weir_engine.pool.density import LLAMA_8B_A100, partition_memory
+from weir_engine.pool.placed_queues import PlacedQueues
 from weir_engine.request import Request, RequestState
 
 
@@ -73,20 +73,16 @@ class DualScanOrder:
             raise ConfigError(f"target_density is {target_density}: give more than 0")
         self._target = target_density
         self._hint = hint
-        # Ordered: a plain dict looks for its first entry past all that left before.
-        self._waiting: dict[Side, OrderedDict[RequestId, _Waiting]] = {
-            side: OrderedDict() for side in Side
-        }
-        self._side: dict[RequestId, Side] = {}
+        self._waiting: PlacedQueues[Side, BlendHint] = PlacedQueues(Side)
         self._running: list[_Waiting] = []
         self._most_running = _LEAST_RUNNING
 
     def __len__(self) -> int:
-        return len(self._side)
+        return len(self._waiting)
 
     def waiting(self, side: Side) -> int:
         """Requests of one side that wait."""
-        return len(self._waiting[side])
+        return len(self._waiting.at(side))
 
     def set_target(self, density: float) -> None:
         """Blend to another density from now on."""
@@ -98,11 +94,8 @@ class DualScanOrder:
         Raises:
             DuplicateRequestError: its id waits already.
         """
-        if request.id in self._side:
-            raise DuplicateRequestError(f"request {request.id} waits in the pool already")
         hint = self._hint(request)
-        self._side[request.id] = hint.side
-        self._waiting[hint.side][request.id] = (request, hint)
+        self._waiting.add(request, hint.side, hint)
 
     def remove(self, request_id: RequestId) -> None:
         """It waits no more: it ended before it ran.
@@ -110,7 +103,7 @@ class DualScanOrder:
         Raises:
             UnknownRequestError: it does not wait here.
         """
-        self._leave(request_id)
+        self._waiting.leave(request_id)
 
     def taken(self, request_id: RequestId) -> None:
         """It was admitted, and holds its side's memory until it ends.
@@ -118,7 +111,7 @@ class DualScanOrder:
         Raises:
             UnknownRequestError: it does not wait here.
         """
-        entry = self._leave(request_id)
+        entry = self._waiting.leave(request_id)
         if len(self._running) >= self._most_running:  # those that ended leave now and then
             self._running = [
                 other for other in self._running if other[0].state is not RequestState.FINISHED
@@ -129,7 +122,7 @@ class DualScanOrder:
     def candidates(self, limit: int, now_s: float) -> Sequence[Request]:  # noqa: ARG002
         """The first ``limit`` in the order to try; nothing changes."""
         held = self.held_tokens()
-        queues = {side: iter(self._waiting[side].values()) for side in Side}
+        queues = {side: iter(self._waiting.at(side)) for side in Side}
         heads = {side: next(queue, None) for side, queue in queues.items()}
         found: list[Request] = []
         part, between = 0.0, (-1.0, -1.0)  # units are long: the densities seldom change
@@ -162,12 +155,6 @@ class DualScanOrder:
         return partition_memory(
             1.0, left_density=left, right_density=right, target_density=self._target
         ).left
-
-    def _leave(self, request_id: RequestId) -> _Waiting:
-        side = self._side.pop(request_id, None)
-        if side is None:
-            raise UnknownRequestError(f"request {request_id} does not wait in the pool")
-        return self._waiting[side].pop(request_id)
 
 
 def _lacking(held: dict[Side, float], left_part: float) -> Side:

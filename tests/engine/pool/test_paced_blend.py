@@ -10,15 +10,9 @@ from hypothesis import strategies as st
 from tests.engine.pool.requests import make_request, names
 from weir_engine.errors import ConfigError, DuplicateRequestError, UnknownRequestError
 from weir_engine.ids import RequestId
+from weir_engine.pool.blend_work import Ahead, BlendWork, MemoryLane, Scan, fitting_steps
 from weir_engine.pool.density import LLAMA_8B_A100
-from weir_engine.pool.lane_order import (
-    Ahead,
-    LaneHint,
-    LaneOrder,
-    MemoryLane,
-    Scan,
-    fitting_steps,
-)
+from weir_engine.pool.paced_blend import PacedBlendOrder
 from weir_engine.request import Request, RequestState
 
 WEIGHTS_ONLY = MemoryLane(weights_s=1.0, token_s=0.0)
@@ -27,13 +21,13 @@ PLANNED = 0.85
 
 def _hint(
     scan: Scan, *, compute_s: float = 0.0, prompt_tokens: float = 0.0, decode_steps: float = 0.0
-) -> LaneHint:
-    return LaneHint(
+) -> BlendWork:
+    return BlendWork(
         scan=scan, compute_s=compute_s, prompt_tokens=prompt_tokens, decode_steps=decode_steps
     )
 
 
-def _ahead(hints: Sequence[LaneHint]) -> Ahead:
+def _ahead(hints: Sequence[BlendWork]) -> Ahead:
     memory = [hint.read_tokens for hint in hints if hint.scan is Scan.MEMORY]
     return Ahead(
         compute_s=sum(hint.compute_s for hint in hints),
@@ -43,17 +37,19 @@ def _ahead(hints: Sequence[LaneHint]) -> Ahead:
 
 
 def _order(
-    hints: dict[str, LaneHint], *, kv_tokens: float, lane: MemoryLane = WEIGHTS_ONLY
-) -> LaneOrder:
+    hints: dict[str, BlendWork], *, kv_tokens: float, lane: MemoryLane = WEIGHTS_ONLY
+) -> PacedBlendOrder:
     """All of them wait, and the batch has begun."""
-    order = LaneOrder(lane=lane, kv_tokens=kv_tokens, hint=lambda request: hints[request.id])
+    order = PacedBlendOrder(lane=lane, kv_tokens=kv_tokens, hint=lambda request: hints[request.id])
     for name in hints:
         order.add(make_request(name, ""))
     order.begin(_ahead(list(hints.values())))
     return order
 
 
-def _admit(order: LaneOrder, requests: Sequence[Request], hints: dict[str, LaneHint]) -> None:
+def _admit(
+    order: PacedBlendOrder, requests: Sequence[Request], hints: dict[str, BlendWork]
+) -> None:
     """Their prompts are computed, and each has its first token."""
     for request in requests:
         order.taken(request.id)
@@ -164,7 +160,9 @@ def test_reads_of_context_are_paid_for_in_the_pace() -> None:
 
 def test_a_sample_runs_in_order_before_the_batch_is_known() -> None:
     hints = {f"s{i}": _hint(Scan.COMPUTE) for i in range(5)}
-    order = LaneOrder(lane=WEIGHTS_ONLY, kv_tokens=10.0, hint=lambda request: hints[request.id])
+    order = PacedBlendOrder(
+        lane=WEIGHTS_ONLY, kv_tokens=10.0, hint=lambda request: hints[request.id]
+    )
     for name in hints:
         order.add(make_request(name, ""))
     assert names(order.candidates(3, 0.0)) == ["s0", "s1", "s2"]
@@ -241,7 +239,7 @@ def test_requests_are_known_once_and_leave_once() -> None:
 
 def test_no_memory_is_refused() -> None:
     with pytest.raises(ConfigError, match="kv_tokens"):
-        LaneOrder(lane=WEIGHTS_ONLY, kv_tokens=0.0, hint=lambda _: _hint(Scan.COMPUTE))
+        PacedBlendOrder(lane=WEIGHTS_ONLY, kv_tokens=0.0, hint=lambda _: _hint(Scan.COMPUTE))
 
 
 def test_a_device_reads_its_weights_and_context_at_its_bandwidth() -> None:
