@@ -105,6 +105,17 @@ def test_the_longest_that_fits_begins_and_a_shorter_one_ends_before_its_memory_i
     assert names(order.candidates(8, 3.0)) == ["five"]
 
 
+def test_a_prompt_takes_its_room_from_the_first_step_on() -> None:
+    """Two that begin with nothing hold 400 tokens after 200 steps; with a prompt of 500, 900."""
+    hints = {
+        "first": _hint(Scan.MEMORY, decode_steps=600.0),
+        "prompt": _hint(Scan.MEMORY, prompt_tokens=500.0, decode_steps=200.0),
+        "none": _hint(Scan.MEMORY, decode_steps=200.0),
+    }
+    order = _order(hints, kv_tokens=1000.0)
+    assert names(order.candidates(8, 0.0)) == ["first", "none"]
+
+
 def test_a_step_computes_as_much_as_its_reads_take_in_the_ratio_of_what_is_left() -> None:
     """100 steps of one second, 50 seconds of compute: half a second of it a step."""
     hints = {"long": _hint(Scan.MEMORY, decode_steps=100.0)}
@@ -165,7 +176,11 @@ def test_a_sample_runs_in_order_before_the_batch_is_known() -> None:
     )
     for name in hints:
         order.add(make_request(name, ""))
-    assert names(order.candidates(3, 0.0)) == ["s0", "s1", "s2"]
+    first = order.candidates(3, 0.0)
+    assert names(first) == ["s0", "s1", "s2"]
+    _admit(order, first, hints)
+    order.remove(RequestId("s3"))
+    assert names(order.candidates(3, 1.0)) == ["s4"]
 
 
 def test_an_idle_engine_is_given_something_whatever_the_plan_says() -> None:
