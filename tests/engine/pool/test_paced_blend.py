@@ -116,6 +116,12 @@ def test_a_prompt_takes_its_room_from_the_first_step_on() -> None:
     assert names(order.candidates(8, 0.0)) == ["first", "none"]
 
 
+def test_long_outputs_take_no_more_than_half_of_the_places_of_a_step() -> None:
+    hints = {f"l{i}": _hint(Scan.MEMORY, decode_steps=10.0) for i in range(9)}
+    hints |= {f"e{i}": _hint(Scan.COMPUTE, compute_s=0.1) for i in range(9)}
+    assert names(_order(hints, kv_tokens=1000.0).candidates(4, 0.0)) == ["l0", "l1", "e0"]
+
+
 def test_a_step_computes_as_much_as_its_reads_take_in_the_ratio_of_what_is_left() -> None:
     """100 steps of one second, 50 seconds of compute: half a second of it a step."""
     hints = {"long": _hint(Scan.MEMORY, decode_steps=100.0)}
