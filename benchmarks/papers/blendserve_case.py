@@ -56,7 +56,8 @@ class Outcome:
     ``sharing``: prompt tokens found in the cache at first admission, over all prompt tokens;
     ``best_sharing`` what an unbounded cache would find. ``optimum_s``: both lanes at once all the
     time, with interference, all prompts shared as well as can be and dense layers in full steps;
-    ``reached_optimum_s``: the same with dense layers as the run's steps computed them.
+    ``bound_s``: the same with the weights, read in as few steps as the longest output and the KV
+    memory allow; ``reached_optimum_s``: with dense layers as the run's steps computed them.
     """
 
     tokens: int
@@ -68,6 +69,7 @@ class Outcome:
     compute_s: float
     memory_s: float
     optimum_s: float
+    bound_s: float
     reached_optimum_s: float
 
     @property

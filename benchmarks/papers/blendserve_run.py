@@ -188,8 +188,17 @@ def _outcome(
         compute_s=cost.compute_s,
         memory_s=cost.memory_s,
         optimum_s=_together_s(backend, best_s, cost.memory_s),
+        bound_s=_together_s(backend, best_s, cost.memory_s + _weights_s(case)),
         reached_optimum_s=_together_s(backend, cost.compute_s, cost.memory_s),
     )
+
+
+def _weights_s(case: Case) -> float:
+    """Reading the weights once a step, in no more steps than any order needs."""
+    decodes = (case.workload.output_tokens - 1).astype(np.float64)
+    reads = (case.workload.prompt_tokens + decodes / 2) @ decodes
+    steps = max(float(decodes.max()), float(reads) / case.kv_tokens)
+    return steps * case.profile.timing.step(StepBatch(1, [], 0, 0, 0, 0)).weights_s
 
 
 def _together_s(backend: ProfileCost, compute_s: float, memory_s: float) -> float:

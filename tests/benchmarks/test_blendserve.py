@@ -114,6 +114,7 @@ def test_every_arm_runs_the_whole_batch(arm: str) -> None:
     outcome = run_arm(case, ARMS[arm])
     assert outcome.tokens == workload.tokens
     assert outcome.seconds >= outcome.reached_optimum_s > 0
+    assert outcome.seconds >= outcome.bound_s > outcome.optimum_s
     assert outcome.sharing <= outcome.best_sharing
     if arm in {"NanoFlow-DFS", "BlendServe"}:
         assert outcome.sharing >= 0.9 * outcome.best_sharing
@@ -153,6 +154,7 @@ def _outcome(seconds: float) -> Outcome:
         compute_s=50.0,
         memory_s=30.0,
         optimum_s=60.0,
+        bound_s=62.0,
         reached_optimum_s=65.0,
     )
 
