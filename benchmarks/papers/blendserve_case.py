@@ -12,7 +12,7 @@ from weir_engine.sim.profiles import HardwareProfile
 RESERVE = 0.5
 """Part of its expected output that a request's memory is kept for where nothing looks ahead.
 
-Best of {1, 0.75, 0.5} for DFS on trace 1, and as good as 0.75 for the blend: see docs/papers.
+No other part is better on more than one of two traces, for DFS or for the blend: see docs/papers.
 """
 
 

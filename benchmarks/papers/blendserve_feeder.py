@@ -19,7 +19,13 @@ from weir_engine.pool.blend_order import (
     estimate_outputs,
     sample_requests,
 )
-from weir_engine.pool.blend_work import Ahead, BlendWork, MemoryLane, Scan
+from weir_engine.pool.blend_work import (
+    Ahead,
+    BlendWork,
+    MemoryLane,
+    Scan,
+    context_read_tokens,
+)
 from weir_engine.pool.density_tree import build_tree
 from weir_engine.pool.dual_scan import BlendHint, DualScanOrder, Side
 from weir_engine.pool.paced_blend import PacedBlendOrder
@@ -201,7 +207,7 @@ class PacedFeeder(SampledFeeder[BlendWork]):
         self._next = {Scan.COMPUTE: 0, Scan.CENTRE: self._centre - 1, Scan.MEMORY: len(order) - 1}
         self._prompt = self._prompts.tokens[order.requests] / self._case.factor
         self._steps = self._decode_steps(outputs)[order.requests]
-        reads = (self._prompt + self._steps / 2) * self._steps
+        reads = context_read_tokens(self._prompt, self._steps)
         self.pool.begin(
             Ahead(
                 compute_s=float(order.compute_s.sum()),

@@ -19,6 +19,7 @@ from weir_engine.errors import InvariantError
 from weir_engine.ids import RequestClass
 from weir_engine.kv.manager import KvManager
 from weir_engine.latency.models.batch_only import BatchOnlyModel
+from weir_engine.pool.blend_work import context_read_tokens
 from weir_engine.pool.simple_orders import FcfsOrder
 from weir_engine.presets import SEATS, build_scheduler
 from weir_engine.sched.plan import StepPlan
@@ -196,8 +197,8 @@ def _outcome(
 def _weights_s(case: Case) -> float:
     """Reading the weights once a step, in no more steps than any order needs."""
     decodes = (case.workload.output_tokens - 1).astype(np.float64)
-    reads = (case.workload.prompt_tokens + decodes / 2) @ decodes
-    steps = max(float(decodes.max()), float(reads) / case.kv_tokens)
+    reads = context_read_tokens(case.workload.prompt_tokens.astype(np.float64), decodes)
+    steps = max(float(decodes.max()), float(reads.sum()) / case.kv_tokens)
     return steps * case.profile.timing.step(StepBatch(1, [], 0, 0, 0, 0)).weights_s
 
 

@@ -8,7 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from weir_engine.pool.density import DensityModel
+from weir_engine.pool.density import DensityModel, Tokens
+
+
+def context_read_tokens(prompt_tokens: Tokens, decode_steps: Tokens) -> Tokens:
+    """Tokens of context that all decodes of a request read; it grows by a token a step."""
+    return (prompt_tokens + decode_steps * 0.5) * decode_steps
 
 
 class Scan(StrEnum):
@@ -39,7 +44,7 @@ class BlendWork:
     @property
     def read_tokens(self) -> float:
         """Tokens of context that all its decodes read."""
-        return (self.prompt_tokens + self.decode_steps / 2) * self.decode_steps
+        return context_read_tokens(self.prompt_tokens, self.decode_steps)
 
     @property
     def held_tokens(self) -> float:

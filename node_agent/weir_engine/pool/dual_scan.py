@@ -72,8 +72,7 @@ class DualScanOrder:
         if not target_density > 0:
             raise ConfigError(f"target_density is {target_density}: give more than 0")
         self._target = target_density
-        self._hint = hint
-        self._waiting: PlacedQueues[Side, BlendHint] = PlacedQueues(Side)
+        self._waiting = PlacedQueues(Side, hint=hint, place=lambda known: known.side)
         self._running: list[_Waiting] = []
         self._most_running = _LEAST_RUNNING
 
@@ -94,8 +93,7 @@ class DualScanOrder:
         Raises:
             DuplicateRequestError: its id waits already.
         """
-        hint = self._hint(request)
-        self._waiting.add(request, hint.side, hint)
+        self._waiting.add(request)
 
     def remove(self, request_id: RequestId) -> None:
         """It waits no more: it ended before it ran.

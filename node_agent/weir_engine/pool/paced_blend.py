@@ -66,8 +66,7 @@ class PacedBlendOrder:
             raise ConfigError(f"kv_tokens is {kv_tokens}: give more than 0")
         self._lane = lane
         self._planned_tokens = _PLANNED * kv_tokens
-        self._hint = hint
-        self._waiting: PlacedQueues[Scan, BlendWork] = PlacedQueues(Scan)
+        self._waiting = PlacedQueues(Scan, hint=hint, place=lambda known: known.scan)
         self._admitted: dict[RequestId, _Waiting] = {}
         self._ahead: Ahead | None = None
         self._credit_s = 0.0
@@ -91,8 +90,7 @@ class PacedBlendOrder:
         Raises:
             DuplicateRequestError: its id waits already.
         """
-        hint = self._hint(request)
-        self._waiting.add(request, hint.scan, hint)
+        self._waiting.add(request)
 
     def remove(self, request_id: RequestId) -> None:
         """It waits no more: it ended before it ran.

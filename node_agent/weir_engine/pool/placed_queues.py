@@ -1,7 +1,7 @@
 """Waiting requests by the place in an order that they were taken from; at each first come first."""
 
 from collections import OrderedDict
-from collections.abc import ValuesView
+from collections.abc import Callable, ValuesView
 from enum import StrEnum
 from typing import Generic, TypeVar
 
@@ -14,9 +14,20 @@ Hint = TypeVar("Hint")
 
 
 class PlacedQueues(Generic[Place, Hint]):
-    """A queue for each of ``places``; a request waits in one, with the hint that it came with."""
+    """A queue for each of ``places``; a request waits in one, with the hint that it came with.
 
-    def __init__(self, places: type[Place]) -> None:
+    ``hint`` is asked once a request; ``place`` says where a request with such a hint waits.
+    """
+
+    def __init__(
+        self,
+        places: type[Place],
+        *,
+        hint: Callable[[Request], Hint],
+        place: Callable[[Hint], Place],
+    ) -> None:
+        self._hint = hint
+        self._place_of = place
         # Ordered: a plain dict looks for its first entry past all that left before.
         self._queues: dict[Place, OrderedDict[RequestId, tuple[Request, Hint]]] = {
             place: OrderedDict() for place in places
@@ -30,7 +41,7 @@ class PlacedQueues(Generic[Place, Hint]):
         """Those of one place, in the order of adding."""
         return self._queues[place].values()
 
-    def add(self, request: Request, place: Place, hint: Hint) -> None:
+    def add(self, request: Request) -> None:
         """A request waits, behind those of its place.
 
         Raises:
@@ -38,6 +49,8 @@ class PlacedQueues(Generic[Place, Hint]):
         """
         if request.id in self._place:
             raise DuplicateRequestError(f"request {request.id} waits in the pool already")
+        hint = self._hint(request)
+        place = self._place_of(hint)
         self._place[request.id] = place
         self._queues[place][request.id] = (request, hint)
 
