@@ -258,6 +258,18 @@ def test_requests_are_known_once_and_leave_once() -> None:
     assert len(order) == 0
 
 
+def test_a_duplicate_is_refused_where_a_hint_is_handed_out_once() -> None:
+    """Whoever holds the batch may forget a hint as soon as it was asked for."""
+    hints = {"e": _hint(Scan.COMPUTE)}
+    order = PacedBlendOrder(
+        lane=WEIGHTS_ONLY, kv_tokens=10.0, hint=lambda request: hints.pop(request.id)
+    )
+    order.add(make_request("e", ""))
+    with pytest.raises(DuplicateRequestError):
+        order.add(make_request("e", ""))
+    assert names(order.candidates(8, 0.0)) == ["e"]
+
+
 def test_no_memory_is_refused() -> None:
     with pytest.raises(ConfigError, match="kv_tokens"):
         PacedBlendOrder(lane=WEIGHTS_ONLY, kv_tokens=0.0, hint=lambda _: _hint(Scan.COMPUTE))
