@@ -20,20 +20,20 @@ class StepDraft:
     ``tokens_left``, ``blocks_left`` and ``seqs_left`` are what the engine still has;
     ``offline_blocks`` is the offline holding as the step would leave it, ``ends_prompt`` says that
     an online request gets its first token from the step, ``prompts_share`` that others may join it
-    all the same, ``lacks_room`` that one waits for blocks or a slot. ``adopted_blocks`` were found
-    by admissions and not yet missed by a preemption, but for those that online requests hold
-    (``adopted_of_online``): no offline one frees them. ``online_gave_way`` says that an online
-    request is preempted, ``admitted`` how many shares are of requests that did not run before.
+    all the same, ``lacks_room`` that one waits for blocks or a slot. ``online_gave_way`` says that
+    an online request is preempted, ``admitted`` how many shares are of requests that did not run
+    before.
     Where ``kind`` is ``PREFILL``, ``waiting_decodes`` are the online decodes that it leaves out,
     and ``waiting_s`` what these take in the next step.
     """
 
     __slots__ = (
+        "_adopted_blocks",
+        "_adopted_of_online",
+        "_adopting",
         "_kv",
         "_shape",
         "admitted",
-        "adopted_blocks",
-        "adopted_of_online",
         "allocated_blocks",
         "block_size_tokens",
         "blocks_left",
@@ -75,8 +75,9 @@ class StepDraft:
         self.blocks_left = kv.free_blocks
         self.offline_blocks = kv.offline_only_blocks
         self.allocated_blocks = 0
-        self.adopted_blocks = 0
-        self.adopted_of_online = 0
+        self._adopting: list[tuple[Request, PrefixHit, int]] = []  # hits that are not counted yet
+        self._adopted_blocks = 0
+        self._adopted_of_online = 0
         self.online_gave_way = False
         self.work: list[Work] = []
         self.preempt: list[Preemption] = []
@@ -190,9 +191,17 @@ class StepDraft:
 
     def adopts(self, request: Request, hit: PrefixHit, sign: int = 1) -> None:
         """A request joins with the blocks of this hit, or (-1) does not after all."""
-        kept = self._kept_by_online(request, hit)
-        self.adopted_of_online += sign * kept
-        self.adopted_blocks += sign * (-(-hit.tokens // self.block_size_tokens) - kept)
+        self._adopting.append((request, hit, sign))  # counted when asked for: in few steps
+
+    @property
+    def adopted_blocks(self) -> int:
+        """Found by admissions and not yet missed by a preemption, but for what online holds."""
+        for request, hit, sign in self._adopting:
+            kept = self._kept_by_online(request, hit)
+            self._adopted_of_online += sign * kept
+            self._adopted_blocks += sign * (-(-hit.tokens // self.block_size_tokens) - kept)
+        self._adopting.clear()
+        return self._adopted_blocks
 
     def take_blocks(self, blocks: int, *, offline: bool) -> None:
         """Allocate from what is left."""
@@ -233,10 +242,10 @@ class StepDraft:
     ) -> None:
         """Preempt a running request before the step."""
         # At least: some may have been adopted in this step.
-        freed_blocks, self.adopted_blocks = freed_of(releasable_blocks, self.adopted_blocks)
+        freed_blocks, self._adopted_blocks = freed_of(releasable_blocks, self.adopted_blocks)
         if request.is_online:
             self.online_gave_way = True
-            freed_blocks, self.adopted_of_online = freed_of(freed_blocks, self.adopted_of_online)
+            freed_blocks, self._adopted_of_online = freed_of(freed_blocks, self._adopted_of_online)
         self.preempt.append(Preemption(request_id=request.id, reason=reason, to_cpu=to_cpu))
         self.preempted.add(request.id)
         self.released.update(request.block_hashes)

@@ -86,10 +86,18 @@ class GrowthToPeak:
         """``running`` are the offline requests that run."""
         size = self._size = draft.block_size_tokens
         self._most = len(running) + draft.seqs_left
-        self._ends = [_left(request, request.hit_tokens) for request in running]
-        held = [(request.hit_tokens - request.computed_tokens) // size for request in running]
-        self._held = -sum(blocks for blocks in held if blocks < 0)
-        self._at_ends = -sum(-(left + own) // size for left, own in self._ends)
+        self._running = tuple(running)
+        self._joined: list[tuple[int, int]] = []  # in this step: as `_left` gives them
+        held = at_ends = 0
+        for request in running:  # in one pass and without calls: every admission waits for it
+            outputs = request.expected_output_tokens or request.max_output_tokens
+            done, hit_tokens = request.output_tokens, request.hit_tokens
+            tokens = outputs if outputs > done else done + 1
+            at_ends -= (hit_tokens - request.prompt_tokens - tokens) // size
+            computed = request.computed_tokens
+            if computed > hit_tokens:
+                held -= (hit_tokens - computed) // size
+        self._held, self._at_ends = held, at_ends
         self._peaks: _Peaks | None = None  # made where it must be known
 
     def need(
@@ -103,7 +111,8 @@ class GrowthToPeak:
         if ends <= room:
             return Need(ends, ends)
         if self._peaks is None:
-            self._peaks = _Peaks(self._ends, self._size, self._most)
+            running = [_left(each, each.hit_tokens) for each in self._running]
+            self._peaks = _Peaks(running + self._joined, self._size, self._most)
         peak = min(self._peaks.with_one_more(left, own), most)
         need = max(peak - self._held, whole) + adopted
         return Need(need, need)
@@ -114,7 +123,7 @@ class GrowthToPeak:
         self._held += draft.blocks_for(0, tokens)
         self._at_ends -= -(left + own) // self._size
         if self._peaks is None:
-            self._ends.append((left, own))
+            self._joined.append((left, own))
         else:
             self._peaks.add(left, own)
 
