@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from weir_cli.loadlab.processor import native_dtype
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(300)]
 
 SMALL = SampleModelShape(layers=1, hidden_size=64, intermediate_size=64, heads=2, kv_heads=1)
+ANSWER = "said: "  # among what vLLM prints
+Parse = Callable[[list[list[str]]], list[str | None]]
 PARSES = """
 import json, sys
 from weir_agent.vllm_bridge.environment import prepare_environment
@@ -23,15 +26,16 @@ prepare_environment()
 from weir_agent.settings import SettingsError, load_settings
 from weir_agent.vllm_bridge import arguments
 
-said = []
-for given in json.loads(sys.argv[1]):
-    try:
-        arguments.parse(load_settings(), ["--model", "/nowhere", *given])
-    except SettingsError as error:
-        said.append(str(error))
-    else:
-        said.append(None)
-print(json.dumps(said))
+for asked in sys.stdin:
+    said = []
+    for given in json.loads(asked):
+        try:
+            arguments.parse(load_settings(), ["--model", "/nowhere", *given])
+        except SettingsError as error:
+            said.append(str(error))
+        else:
+            said.append(None)
+    print(ANSWER + json.dumps(said), flush=True)
 """
 PARSER = """
 from vllm.tool_parsers import ToolParserManager
@@ -46,7 +50,32 @@ def environment() -> dict[str, str]:
     return {**kept, "PYTHONPATH": os.pathsep.join(sys.path), "HF_HUB_OFFLINE": "1"}
 
 
-def test_arguments_that_the_agent_cannot_follow_are_refused(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def parse() -> Iterator[Parse]:
+    """What the agent says of arguments, None where it takes them: in one process with vLLM."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PARSES.replace("ANSWER", repr(ANSWER))],
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        asks, answers = process.stdin, process.stdout
+
+        def parsed(cases: list[list[str]]) -> list[str | None]:
+            asks.write(json.dumps(cases) + "\n")
+            asks.flush()
+            told = next(each for each in answers if each.startswith(ANSWER))
+            said: list[str | None] = json.loads(told.removeprefix(ANSWER))
+            return said
+
+        yield parsed
+        asks.close()
+
+
+def test_arguments_that_the_agent_cannot_follow_are_refused(parse: Parse, tmp_path: Path) -> None:
     """TLS that is left out without a word sends prompts in clear text."""
     plugin = tmp_path / "ours.py"
     plugin.write_text(PARSER)
@@ -81,34 +110,22 @@ def test_arguments_that_the_agent_cannot_follow_are_refused(tmp_path: Path) -> N
         (["--config", str(empty)], "--config names no file of options: 'NoneType' object"),
         (["--config", str(torn)], "--config names no file of options: while parsing a flow node"),
     ]
-    done = subprocess.run(
-        [sys.executable, "-c", PARSES, json.dumps([given for given, _ in cases])],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    said = json.loads(done.stdout.splitlines()[-1])
+    said = parse([given for given, _ in cases])
     for (given, wanted), message in zip(cases, said, strict=True):
         if wanted is None:
             assert message is None, given
         else:
+            assert message is not None
             assert message.startswith(f"engine_args: {wanted}")
             assert message.endswith("(set WEIR_ENGINE_ARGS)")
 
 
-def test_json_that_lost_its_quotes_is_recognised() -> None:
+def test_json_that_lost_its_quotes_is_recognised(parse: Parse) -> None:
     """The setting is split as a shell would split it; vLLM speaks of a function's address."""
     options = ("--override-generation-config", "--compilation-config")
-    cases = [[option, "{level:", "3}"] for option in options]
-    done = subprocess.run(
-        [sys.executable, "-c", PARSES, json.dumps(cases)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    for option, message in zip(options, json.loads(done.stdout.splitlines()[-1]), strict=True):
+    said = parse([[option, "{level:", "3}"] for option in options])
+    for option, message in zip(options, said, strict=True):
+        assert message is not None
         assert message.startswith(f"engine_args: argument {option}")
         assert "is not JSON" in message
         assert message.endswith("(set WEIR_ENGINE_ARGS, JSON in single quotes)")
@@ -122,7 +139,8 @@ def start(data_dir: Path, engine_args: str) -> subprocess.CompletedProcess[str]:
             **environment(),
             "WEIR_PORT": "0",
             "WEIR_DATA_DIR": str(data_dir),
-            "WEIR_ENGINE_ARGS": f"{engine_args} --dtype {native_dtype()} --max-model-len 256",
+            "WEIR_ENGINE_ARGS": f"{engine_args} --enforce-eager --dtype {native_dtype()} "
+            "--max-model-len 256",
             "VLLM_CPU_KVCACHE_SPACE": "1",
         },
         capture_output=True,
