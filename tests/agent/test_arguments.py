@@ -35,7 +35,7 @@ for asked in sys.stdin:
             said.append(str(error))
         else:
             said.append(None)
-    print(ANSWER + json.dumps(said), flush=True)
+    print(sys.argv[1] + json.dumps(said), flush=True)
 """
 PARSER = """
 from vllm.tool_parsers import ToolParserManager
@@ -54,7 +54,7 @@ def environment() -> dict[str, str]:
 def parse() -> Iterator[Parse]:
     """What the agent says of arguments, None where it takes them: in one process with vLLM."""
     with subprocess.Popen(
-        [sys.executable, "-c", PARSES.replace("ANSWER", repr(ANSWER))],
+        [sys.executable, "-c", PARSES, ANSWER],
         env=environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -72,7 +72,6 @@ def parse() -> Iterator[Parse]:
             return said
 
         yield parsed
-        asks.close()
 
 
 def test_arguments_that_the_agent_cannot_follow_are_refused(parse: Parse, tmp_path: Path) -> None:

@@ -437,6 +437,25 @@ def test_an_admission_whose_hit_ends_inside_a_block_takes_one_for_its_copy() -> 
     assert draft.adopted_blocks == 2
 
 
+@pytest.mark.parametrize("online", [False, True])
+def test_blocks_that_an_admission_found_come_free_with_no_victim_of_the_step(
+    monkeypatch: pytest.MonkeyPatch, *, online: bool
+) -> None:
+    """Whoever gives way may have held them: the next victim's blocks are free for sure."""
+    engine = MiniEngine()
+    monkeypatch.setattr(engine.kv, "held_by_online", lambda *_: 2 if online else 0)
+    draft = StepDraft(engine.kv, block_size_tokens=BLOCK, tokens=64, seqs=4, offline_seqs=2)
+    found = PrefixHit(tokens=2 * BLOCK, free_blocks=0)  # blocks that requests hold
+    draft.admit(request("new", online=False, prompt=12), found, 4, reason="offline-admit")
+    left = draft.blocks_left
+    freed = []
+    for name in ("first", "second"):
+        draft.drop(request(name, online=online), 3, reason="needs-room")
+        freed.append(draft.blocks_left - left)
+        left = draft.blocks_left
+    assert freed == [1, 3]
+
+
 @pytest.mark.parametrize("preset", ["weir", "bros-paged"])
 def test_offline_requests_wait_for_the_block_in_which_their_hit_ends(
     monkeypatch: pytest.MonkeyPatch, preset: str
