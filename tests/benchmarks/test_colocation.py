@@ -130,7 +130,7 @@ def test_a_machine_whose_steps_cost_much_is_not_kept_busy_by_online_traffic_alon
 def test_how_busy_online_traffic_alone_keeps_a_machine_is_as_was_measured(
     c0_s: float, work: float, pace: float, measured: tuple[float, float]
 ) -> None:
-    """c0, u, pace and online-only's busy shares of passes that `benchmarks/README.md` tells of."""
+    """c0, u, pace and online-only's busy shares of passes that `benchmarks/history.md` tells of."""
     least, most = measured
     tokens = tokens_per_s(TRACE.online)
     closest, widest = (
