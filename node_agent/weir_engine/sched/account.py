@@ -45,13 +45,16 @@ class StepLimit(NamedTuple):
 
     A limit at or below ``OnlineLoad.base_s`` leaves nothing for offline work. ``idle_s`` says when
     that may change although nothing arrives; None: not by waiting. ``from_savings``: the savings of
-    a mean, which are not full, pay for what the step takes beyond its online work.
+    a mean, which are not full, pay for what the step takes beyond its online work. ``tokens`` says
+    how many online tokens must come before a limit that leaves nothing can leave something, while
+    as many requests decode; 0: nothing is known of that.
     """
 
     seconds: float = inf
     reason: str = "none"
     idle_s: float | None = None
     from_savings: bool = False
+    tokens: int = 0
 
 
 NO_LIMIT = StepLimit()

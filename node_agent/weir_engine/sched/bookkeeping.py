@@ -1,8 +1,9 @@
 """What steps tell the model and the accounts: at once, or many steps at a time.
 
-While only online requests are there nobody asks the accounts anything. Told step by step all the
-same, each would fetch its code and numbers into the processor's caches, out of which the model's
-own step has just pushed them: that costs several times what there is to compute.
+While only online requests are there nobody asks the accounts anything, nor while an account has
+said that its answer stays the same. Asked and told step by step all the same, each would fetch its
+code and numbers into the processor's caches, out of which the model's own step has just pushed
+them: that costs several times what there is to compute.
 """
 
 from typing import NamedTuple
@@ -46,6 +47,17 @@ class Bookkeeping:
         self.surcharge = Surcharge()
         self._waiting: list[OnlineLoad | _Step] = []
         self._tokens: list[_Token] | None = None  # of a step that is told later
+        self._quiet_decoders = 0  # beside so many nothing is left to offline work
+        self._quiet_tokens = -1  # for so many more tokens
+
+    @property
+    def is_quiet(self) -> bool:
+        """True while the last answer stays: beside as many decoders nothing is left."""
+        return self._quiet_tokens >= 0
+
+    def is_quiet_beside(self, decoders: int) -> bool:
+        """Whether a step of so many decodes still leaves nothing to offline work."""
+        return self._quiet_tokens >= 0 and decoders == self._quiet_decoders
 
     def prefill_limit(self, load: OnlineLoad) -> float:
         """Longest step that online prefill may fill (predicted median)."""
@@ -55,7 +67,10 @@ class Bookkeeping:
     def step_limit(self, load: OnlineLoad) -> StepLimit:
         """Longest step with offline work in it."""
         self.settle()
-        return self._budget.step_limit(load)
+        limit = self._budget.step_limit(load)
+        if limit.tokens and limit.seconds <= load.base_s and not load.prefills:
+            self._quiet_decoders, self._quiet_tokens = load.decoders, limit.tokens
+        return limit
 
     def prompts_share_steps(self, load: OnlineLoad) -> bool:
         """Whether prompts share steps although those that end first wait for the others.
@@ -74,7 +89,7 @@ class Bookkeeping:
         if not self._accounts:  # asking costs nothing then
             return self._budget.step_limit(load)
         if len(self._waiting) >= 4 * _MOST_STEPS:  # of plans that were never sent
-            self.settle()
+            self._tell()
         self._waiting.append(load)
         return NO_LIMIT
 
@@ -87,7 +102,7 @@ class Bookkeeping:
         """
         if later and self._accounts:
             if len(self._waiting) >= 2 * _MOST_STEPS:
-                self.settle()
+                self._tell()
             self._tokens = []
             self._waiting.append(_Step(shape, seconds, times, self._tokens))
             return
@@ -103,13 +118,18 @@ class Bookkeeping:
 
     def token(self, gap_s: float, delay_s: float, late_s: float | None) -> None:
         """A request got its next token in that step."""
+        self._quiet_tokens -= 1
         if self._tokens is not None:
             self._tokens.append((gap_s, delay_s, late_s))
         else:
             self._tell_token(gap_s, delay_s, late_s)
 
     def settle(self) -> None:
-        """Tell all that waits."""
+        """Tell all that waits; the next answer may be another."""
+        self._quiet_tokens = -1
+        self._tell()
+
+    def _tell(self) -> None:
         if not self._waiting:
             return
         waiting, self._waiting, self._tokens = self._waiting, [], None

@@ -134,16 +134,22 @@ class SloBudget:
         return max(limit_s, load.base_s + self._prefill_steps * load.idle_step_s)
 
     def step_limit(self, load: OnlineLoad) -> StepLimit:
-        """The tightest, from savings where any of them is; ties go to the objective named first."""
+        """The tightest, from savings where any of them is; ties go to the objective named first.
+
+        It leaves nothing for as long as any of them does.
+        """
         longest_s = self._longest_s or max(self._tail_s, _LONGEST_STEPS * load.idle_step_s)
         tightest = StepLimit(seconds=longest_s, reason="longest") if longest_s > 0 else NO_LIMIT
-        from_savings = False
+        from_savings, tokens = False, 0
         for account in self._ordered:
             limit = account.step_limit(load)
             from_savings |= limit.from_savings
+            tokens = max(tokens, limit.tokens)
             if limit.seconds < tightest.seconds:
                 tightest = limit
-        return tightest._replace(from_savings=True) if from_savings else tightest
+        if from_savings or tokens != tightest.tokens:
+            return tightest._replace(from_savings=from_savings, tokens=tokens)
+        return tightest
 
 
 def _account(

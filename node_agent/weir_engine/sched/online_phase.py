@@ -65,7 +65,7 @@ class OnlinePhase:
         beside its decodes, these wait for the next step, or for ``decode_instead``.
         """
         there = self._by_phase()
-        if there.prefilling or not self._state.only_online_runs:
+        if there.prefilling or not self._asks_nothing(len(there.decoding)):
             self._books.settle()  # the model is asked first, and must not learn amid a plan
         if self.may_split:
             draft.kind = self._kind(there, offline_prompts=offline_prompts)
@@ -77,6 +77,13 @@ class OnlinePhase:
         if draft.kind is StepKind.PREFILL and not (draft.work or offline_prompts):
             return self.decode_instead(draft, now_s, busy_s)
         return load
+
+    def _asks_nothing(self, decoders: int) -> bool:
+        """Whether no account is asked about a step of so many decodes."""
+        state = self._state
+        if state.only_online_runs:
+            return True
+        return not state.waiting_online and self._books.is_quiet_beside(decoders)
 
     @property
     def may_split(self) -> bool:

@@ -216,7 +216,7 @@ class Scheduler:
         prompts = may_split and self._offline.has_prompts(draft, policy)
         load = self._online.fill(draft, now_s, busy_s, offline_prompts=prompts)
         online_shape = draft.shape
-        only_online = state.only_online_runs
+        only_online = state.only_online_runs or self._leaves_nothing(draft, load)
         load, limit = self._limited(draft, load, policy, only_online=only_online)
         if only_online or not may_run:
             return self._finishing.plan(draft, load, limit, online_shape)
@@ -310,6 +310,12 @@ class Scheduler:
             return load, limit
         load = load._replace(base_s=load.base_s - waiting_s)
         return load, limit._replace(seconds=limit.seconds - waiting_s)
+
+    def _leaves_nothing(self, draft: StepDraft, load: OnlineLoad) -> bool:
+        """Whether offline work gets nothing of this step, as it got nothing of the last ones."""
+        if draft.kind is StepKind.PREFILL or self._overflow is not None:
+            return False
+        return not load.prefills and self._books.is_quiet_beside(load.decoders)
 
     def _step_limit(self, load: OnlineLoad, policy: Policy, *, only_online: bool) -> StepLimit:
         books = self._books

@@ -161,8 +161,9 @@ class Settlement:
             self._books.token(now_s - request.last_token_s, delay_s, late_s)
 
     def _only_decodes(self) -> bool:
-        """True while all that is there are online requests that have their first token."""
-        if not self._state.only_online_runs:
+        """True while online requests that have their first token are all that may have a step."""
+        state = self._state
+        if not state.only_online_runs and (state.waiting_online or not self._books.is_quiet):
             return False
         for request in self._state.running_online.values():
             if request.first_token_s is None:

@@ -37,6 +37,8 @@ _FIRST_TOLERANCE = 0.2
 # threshold that is kept at least: a machine's own drift is of its latency, not of the tolerance.
 _KEPT_OF_TOLERANCE = 0.1
 _KEPT_OF_THRESHOLD = 0.025
+# No more tokens than these are promised to change nothing: what is usual changes meanwhile.
+_MOST_TOKENS = 256
 # How much of the time online work takes is known over about this long. It is taken to leave no
 # less of it than this to what a delay begets.
 _WORK_S = 60.0
@@ -112,7 +114,8 @@ class MeanTbtAccount(QuietAccount):
             self._spending_decoders = load.decoders
         else:
             self._spending_decoders = 0
-            return StepLimit(seconds=load.base_s, reason="tbt-mean")
+            tokens = self._tokens_below(min(start_s, _BANK_USUAL * most_s))
+            return StepLimit(seconds=load.base_s, reason="tbt-mean", tokens=tokens)
         extra_s = (self.bank_s - start_s * _BANK_LOW) / load.decoders
         from_savings = self.bank_s < _MOST_LEVEL * most_s  # what is full would be lost
         if from_savings and extra_s < _SURCHARGES * load.surcharge_s:
@@ -125,6 +128,15 @@ class MeanTbtAccount(QuietAccount):
         """The share of what may be saved at which spending beside so many decoders starts."""
         usual = max(self._usual_decoders, 1.0)
         return min(_BANK_USUAL * decoders / usual, _MOST_LEVEL)
+
+    def _tokens_below(self, level_s: float) -> int:
+        """How many tokens come before the bank is above that level, however fast they are."""
+        most_s = self._threshold_s - self._kept_s - self._delay_s
+        tokens = _tokens_between(self._measured.level_s, level_s, most_s)
+        if self._tolerance_s is not None:
+            caused_s = self._tolerance_s - self._kept_s
+            tokens = max(tokens, _tokens_between(self._caused.level_s, level_s, caused_s))
+        return tokens
 
     def _limit_without_decoders(self, load: OnlineLoad) -> StepLimit:
         debts = -self.bank_s / self._caused.most_s
@@ -163,3 +175,9 @@ class MeanTbtAccount(QuietAccount):
     def set_client_delay(self, delay_s: float) -> None:
         """Lowers the threshold, to no less than half."""
         self._delay_s = min(max(delay_s, 0.0), self._threshold_s / 2)
+
+
+def _tokens_between(now_s: float, level_s: float, most_s: float) -> int:
+    """How many tokens that bank no more than ``most_s`` each leave what is banked at the level."""
+    missing_s = max(level_s - now_s, 0.0)
+    return _MOST_TOKENS if missing_s >= _MOST_TOKENS * most_s else int(missing_s / most_s)
