@@ -49,6 +49,7 @@ class Bookkeeping:
         self._tokens: list[_Token] | None = None  # of a step that is told later
         self._quiet_decoders = 0  # beside so many nothing is left to offline work
         self._quiet_tokens = -1  # for so many more tokens
+        self._quiet_reason = ""
 
     @property
     def is_quiet(self) -> bool:
@@ -64,12 +65,16 @@ class Bookkeeping:
         self.settle()
         return self._budget.prefill_limit(load)
 
-    def step_limit(self, load: OnlineLoad) -> StepLimit:
-        """Longest step with offline work in it."""
+    def step_limit(self, load: OnlineLoad, *, stays: bool = True) -> StepLimit:
+        """Longest step with offline work in it.
+
+        ``stays`` False: it is asked again for the next step, even if the answer will be the same.
+        """
         self.settle()
         limit = self._budget.step_limit(load)
-        if limit.tokens and limit.seconds <= load.base_s and not load.prefills:
+        if stays and limit.tokens and limit.seconds <= load.base_s and not load.prefills:
             self._quiet_decoders, self._quiet_tokens = load.decoders, limit.tokens
+            self._quiet_reason = limit.reason
         return limit
 
     def prompts_share_steps(self, load: OnlineLoad) -> bool:
@@ -82,7 +87,7 @@ class Bookkeeping:
         return True in answers and False not in answers
 
     def without_offline(self, load: OnlineLoad) -> StepLimit:
-        """A step that no offline work can be in is planned: nothing needs its limit.
+        """A step that no offline work can be in is planned: nobody needs its limit.
 
         The accounts hear of its load all the same.
         """
@@ -91,7 +96,9 @@ class Bookkeeping:
         if len(self._waiting) >= 4 * _MOST_STEPS:  # of plans that were never sent
             self._tell()
         self._waiting.append(load)
-        return NO_LIMIT
+        if self._quiet_tokens < 0:
+            return NO_LIMIT
+        return StepLimit(seconds=load.base_s, reason=self._quiet_reason)
 
     def step(
         self, shape: StepShape, seconds: float | None, times: StepTimes, *, later: bool

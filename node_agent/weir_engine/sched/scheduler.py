@@ -35,6 +35,7 @@ from weir_engine.sched.plan import StepOutcome, StepPlan
 from weir_engine.sched.seats import Seats
 from weir_engine.sched.settlement import Settlement
 from weir_engine.sched.state import Counters, SchedulerState
+from weir_engine.sched.steady import SteadyDecodes
 from weir_engine.sched.step_kind import StepKind, counts_offline_decodes
 from weir_engine.sched.step_room import StepRoom
 from weir_engine.sched.transitions import advance, count_finished, end, preempt
@@ -97,6 +98,9 @@ class Scheduler:
         )
         self._settlement = Settlement(self._state, model=model, books=books, pace=pace)
         self._finishing = Finishing(self._state, model, packs=self._packing is not None)
+        self._steady: SteadyDecodes | None = None
+        if self._admission is None and self._packing is None and seats.lane is None:
+            self._steady = SteadyDecodes(self._state, model=model, books=books, pace=pace)
 
     def _online_phase(self, seats: Seats, ends: BothEnds) -> OnlinePhase:
         making_room = MakingRoom(self._state, ends)
@@ -193,8 +197,18 @@ class Scheduler:
 
     def plan(self, now_s: float) -> StepPlan:
         """Decide the next step. Nothing changes."""
+        busy_s = self._settlement.busy_s(now_s)
+        policy = self.policy if self.policy.alive(now_s) else ONLINE_ONLY
+        if self._steady is not None:
+            plan = self._steady.again(
+                now_s, busy_s, lambda load: self._step_limit(load, policy, only_online=True)
+            )
+            if plan is not None:
+                return plan
+        return self._plan_anew(policy, now_s, busy_s)
+
+    def _plan_anew(self, policy: Policy, now_s: float, busy_s: float) -> StepPlan:
         state = self._state
-        policy = state.policy if state.policy.alive(now_s) else ONLINE_ONLY
         draft = StepDraft(
             state.kv,
             block_size_tokens=state.shape.block_size_tokens,
@@ -210,14 +224,15 @@ class Scheduler:
             return self._finishing.plan(
                 draft, OnlineLoad(now_s=now_s), packed.limit, packed.online_shape
             )
-        busy_s = self._settlement.busy_s(now_s)
         may_run = bool(policy.offline_seq_slots and policy.offline_kv_blocks)
         may_split = may_run and self._online.may_split
         prompts = may_split and self._offline.has_prompts(draft, policy)
         load = self._online.fill(draft, now_s, busy_s, offline_prompts=prompts)
         online_shape = draft.shape
-        only_online = state.only_online_runs or self._leaves_nothing(draft, load)
-        load, limit = self._limited(draft, load, policy, only_online=only_online)
+        only_online = state.only_online_runs or self._leaves_nothing(load)
+        # Where steps may be split, what has no offline work in it depends on the work that waits.
+        stays = not may_split
+        load, limit = self._limited(draft, load, policy, only_online=only_online, stays=stays)
         if only_online or not may_run:
             return self._finishing.plan(draft, load, limit, online_shape)
         if self._overflow is None:
@@ -225,7 +240,7 @@ class Scheduler:
             if draft.kind is StepKind.PREFILL and not draft.work:
                 load = self._online.decode_instead(draft, now_s, busy_s)
                 online_shape = draft.shape
-                load, limit = self._limited(draft, load, policy, only_online=False)
+                load, limit = self._limited(draft, load, policy, only_online=False, stays=False)
                 self._offline.fill(draft, policy, load, limit)
             return self._finishing.plan(draft, load, limit, online_shape)
         reserve_s = self._overflow.reserve_s(draft, limit.seconds)
@@ -255,6 +270,8 @@ class Scheduler:
             state.return_from_cpu(state.get(request_id))
         advance(state, plan.work)
         self._hold(plan)
+        if self._steady is not None:
+            self._steady.began(plan)
         for listener in self._listeners:
             listener.on_begin(plan, state.requests)
 
@@ -301,25 +318,27 @@ class Scheduler:
         return self._state.telemetry()
 
     def _limited(
-        self, draft: StepDraft, load: OnlineLoad, policy: Policy, *, only_online: bool
+        self, draft: StepDraft, load: OnlineLoad, policy: Policy, *, only_online: bool, stays: bool
     ) -> tuple[OnlineLoad, StepLimit]:
         """Load and limit of the step alone; decodes that wait have the rest of that time."""
-        limit = self._step_limit(load, policy, only_online=only_online)
+        limit = self._step_limit(load, policy, only_online=only_online, stays=stays)
         waiting_s = draft.waiting_s
         if not waiting_s:
             return load, limit
         load = load._replace(base_s=load.base_s - waiting_s)
         return load, limit._replace(seconds=limit.seconds - waiting_s)
 
-    def _leaves_nothing(self, draft: StepDraft, load: OnlineLoad) -> bool:
+    def _leaves_nothing(self, load: OnlineLoad) -> bool:
         """Whether offline work gets nothing of this step, as it got nothing of the last ones."""
-        if draft.kind is StepKind.PREFILL or self._overflow is not None:
+        if self._overflow is not None:
             return False
         return not load.prefills and self._books.is_quiet_beside(load.decoders)
 
-    def _step_limit(self, load: OnlineLoad, policy: Policy, *, only_online: bool) -> StepLimit:
+    def _step_limit(
+        self, load: OnlineLoad, policy: Policy, *, only_online: bool, stays: bool = True
+    ) -> StepLimit:
         books = self._books
-        limit = books.without_offline(load) if only_online else books.step_limit(load)
+        limit = books.without_offline(load) if only_online else books.step_limit(load, stays=stays)
         if policy.step_budget_s is not None and policy.step_budget_s < limit.seconds:
             return limit._replace(seconds=policy.step_budget_s, reason="policy", idle_s=None)
         return limit

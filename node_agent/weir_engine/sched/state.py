@@ -43,7 +43,7 @@ class SchedulerState:
     the pool; ``held_until`` the step up to which a decode that was held back stays back,
     ``decodes_wait`` whether the last step left all of them out; ``on_cpu`` offline requests that
     decode on the CPU ``lane``; ``decode_work`` what a plan says of each running request while it
-    decodes, made once.
+    decodes, made once; ``changes`` counts how often one came to run or stopped.
     """
 
     shape: EngineShape
@@ -62,6 +62,7 @@ class SchedulerState:
     held_until: dict[RequestId, int] = field(default_factory=dict)
     decodes_wait: bool = False
     decode_work: dict[RequestId, Work] = field(default_factory=dict)
+    changes: int = 0
     inflight: InflightPrefixes = field(init=False)
     counters: Counters = field(default_factory=Counters)
 
@@ -81,6 +82,7 @@ class SchedulerState:
     def start(self, request: Request, computed_tokens: int) -> None:
         """A request runs from now on, with ``computed_tokens`` found in the cache."""
         request.computed_tokens = computed_tokens
+        self.changes += 1
         self.running[request.id] = request
         own = self.running_online if request.is_online else self.running_offline
         own[request.id] = request
@@ -90,6 +92,7 @@ class SchedulerState:
 
     def stop(self, request: Request) -> None:
         """A running request runs no more."""
+        self.changes += 1
         del self.running[request.id]
         own = self.running_online if request.is_online else self.running_offline
         del own[request.id], self.decode_work[request.id]
