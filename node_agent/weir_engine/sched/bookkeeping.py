@@ -75,6 +75,7 @@ class Bookkeeping:
         if stays and limit.tokens and limit.seconds <= load.base_s and not load.prefills:
             self._quiet_decoders, self._quiet_tokens = load.decoders, limit.tokens
             self._quiet_reason = limit.reason
+            return limit._replace(seconds=load.base_s)  # as it is without asking
         return limit
 
     def prompts_share_steps(self, load: OnlineLoad) -> bool:

@@ -22,7 +22,7 @@ class StepDraft:
     an online request gets its first token from the step, ``prompts_share`` that others may join it
     all the same, ``lacks_room`` that one waits for blocks or a slot. ``online_gave_way`` says that
     an online request is preempted, ``admitted`` how many shares are of requests that did not run
-    before.
+    before; ``asks_nothing`` that offline work gets nothing, whatever the accounts would say.
     Where ``kind`` is ``PREFILL``, ``waiting_decodes`` are the online decodes that it leaves out,
     and ``waiting_s`` what these take in the next step.
     """
@@ -35,6 +35,7 @@ class StepDraft:
         "_shape",
         "admitted",
         "allocated_blocks",
+        "asks_nothing",
         "block_size_tokens",
         "blocks_left",
         "computing",
@@ -99,6 +100,7 @@ class StepDraft:
         self.ends_prompt = False
         self.prompts_share = False
         self.lacks_room = False
+        self.asks_nothing = False
         self.admitted = 0
         self._shape: StepShape | None = None
 

@@ -65,7 +65,8 @@ class OnlinePhase:
         beside its decodes, these wait for the next step, or for ``decode_instead``.
         """
         there = self._by_phase()
-        if there.prefilling or not self._asks_nothing(len(there.decoding)):
+        draft.asks_nothing = self._asks_nothing(there)
+        if there.prefilling or not draft.asks_nothing:
             self._books.settle()  # the model is asked first, and must not learn amid a plan
         if self.may_split:
             draft.kind = self._kind(there, offline_prompts=offline_prompts)
@@ -78,12 +79,14 @@ class OnlinePhase:
             return self.decode_instead(draft, now_s, busy_s)
         return load
 
-    def _asks_nothing(self, decoders: int) -> bool:
-        """Whether no account is asked about a step of so many decodes."""
+    def _asks_nothing(self, there: _Running) -> bool:
+        """Whether no account need be asked what it leaves to offline work."""
         state = self._state
         if state.only_online_runs:
             return True
-        return not state.waiting_online and self._books.is_quiet_beside(decoders)
+        if there.prefilling or state.waiting_online or state.lane is not None:
+            return False
+        return self._books.is_quiet_beside(len(there.decoding))
 
     @property
     def may_split(self) -> bool:

@@ -229,10 +229,8 @@ class Scheduler:
         prompts = may_split and self._offline.has_prompts(draft, policy)
         load = self._online.fill(draft, now_s, busy_s, offline_prompts=prompts)
         online_shape = draft.shape
-        only_online = state.only_online_runs or self._leaves_nothing(load)
-        # Where steps may be split, what has no offline work in it depends on the work that waits.
-        stays = not may_split
-        load, limit = self._limited(draft, load, policy, only_online=only_online, stays=stays)
+        only_online = draft.asks_nothing
+        load, limit = self._limited(draft, load, policy, only_online=only_online)
         if only_online or not may_run:
             return self._finishing.plan(draft, load, limit, online_shape)
         if self._overflow is None:
@@ -240,7 +238,7 @@ class Scheduler:
             if draft.kind is StepKind.PREFILL and not draft.work:
                 load = self._online.decode_instead(draft, now_s, busy_s)
                 online_shape = draft.shape
-                load, limit = self._limited(draft, load, policy, only_online=False, stays=False)
+                load, limit = self._limited(draft, load, policy, only_online=False)
                 self._offline.fill(draft, policy, load, limit)
             return self._finishing.plan(draft, load, limit, online_shape)
         reserve_s = self._overflow.reserve_s(draft, limit.seconds)
@@ -318,21 +316,16 @@ class Scheduler:
         return self._state.telemetry()
 
     def _limited(
-        self, draft: StepDraft, load: OnlineLoad, policy: Policy, *, only_online: bool, stays: bool
+        self, draft: StepDraft, load: OnlineLoad, policy: Policy, *, only_online: bool
     ) -> tuple[OnlineLoad, StepLimit]:
         """Load and limit of the step alone; decodes that wait have the rest of that time."""
+        stays = draft.kind is StepKind.HYBRID  # the work that waits may keep others from a step
         limit = self._step_limit(load, policy, only_online=only_online, stays=stays)
         waiting_s = draft.waiting_s
         if not waiting_s:
             return load, limit
         load = load._replace(base_s=load.base_s - waiting_s)
         return load, limit._replace(seconds=limit.seconds - waiting_s)
-
-    def _leaves_nothing(self, load: OnlineLoad) -> bool:
-        """Whether offline work gets nothing of this step, as it got nothing of the last ones."""
-        if self._overflow is not None:
-            return False
-        return not load.prefills and self._books.is_quiet_beside(load.decoders)
 
     def _step_limit(
         self, load: OnlineLoad, policy: Policy, *, only_online: bool, stays: bool = True

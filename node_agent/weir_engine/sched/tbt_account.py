@@ -178,6 +178,8 @@ class MeanTbtAccount(QuietAccount):
 
 
 def _tokens_between(now_s: float, level_s: float, most_s: float) -> int:
-    """How many tokens that bank no more than ``most_s`` each leave what is banked at the level."""
+    """How many tokens that bank no more than ``most_s`` each stay below the level for sure."""
     missing_s = max(level_s - now_s, 0.0)
-    return _MOST_TOKENS if missing_s >= _MOST_TOKENS * most_s else int(missing_s / most_s)
+    if missing_s >= _MOST_TOKENS * most_s:
+        return _MOST_TOKENS
+    return max(int(missing_s / most_s) - 1, 0)

@@ -3,6 +3,8 @@
 from math import inf
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.engine.sched.loads import load, slo
 from weir_engine.config import Metric
@@ -17,6 +19,32 @@ def fill(account: MeanTbtAccount, *, tokens_s: int) -> None:
         for _ in range(tokens_s):
             account.on_token(0.010, offline_delay_s=0.0)
         account.on_step(StepTimes(ended_s=second + 1, duration_s=0.01, base_s=0.0, offline=False))
+
+
+@given(
+    reference_s=st.sampled_from([None, 0.0095, 0.01, 0.011]),
+    decoders=st.integers(1, 6),
+    gaps_s=st.lists(st.sampled_from([0.0, 0.004, 0.009, 0.012, 0.05]), min_size=1, max_size=8),
+    delays_s=st.lists(st.sampled_from([0.0, 0.001, 0.03]), min_size=1, max_size=5),
+)
+def test_none_of_the_tokens_that_a_limit_promises_makes_it_another(
+    reference_s: float | None, decoders: int, gaps_s: list[float], delays_s: list[float]
+) -> None:
+    account = MeanTbtAccount(slo(Metric.TBT, "mean", 0.01, reference_s=reference_s))
+    promised, now_s = -1, 0.0
+    for number in range(400):
+        gap_s = gaps_s[number % len(gaps_s)]
+        limit = account.step_limit(load(now_s=now_s, decoders=decoders, base_s=0.008))
+        if promised >= 0:
+            assert limit.seconds == 0.008
+        if limit.tokens:
+            assert limit.seconds == 0.008
+            promised = max(promised, limit.tokens)
+        for _ in range(decoders):
+            account.on_token(gap_s, offline_delay_s=min(gap_s, delays_s[number % len(delays_s)]))
+        now_s += gap_s
+        account.on_step(StepTimes(ended_s=now_s, duration_s=gap_s, base_s=gap_s, offline=False))
+        promised -= decoders
 
 
 class TestMeanTbt:
