@@ -13,7 +13,7 @@ from weir_engine.sched.bookkeeping import Bookkeeping
 from weir_engine.sched.draft import StepDraft
 from weir_engine.sched.making_room import MakingRoom
 from weir_engine.sched.online_prompts import OnlinePrompts
-from weir_engine.sched.pace import Pace
+from weir_engine.sched.pace import Pace, earliest
 from weir_engine.sched.state import SchedulerState
 from weir_engine.sched.step_kind import StepKind, kind_of
 
@@ -164,11 +164,7 @@ class OnlinePhase:
         decoding, prefilling = there
         if draft.preempted:
             decoding = [request for request in decoding if request.id not in draft.preempted]
-        # Where the first token is still in flight the wait starts now.
-        tokens_s = [now_s if (last := r.last_token_s) is None else last for r in decoding]
-        cumulative_s = None
-        if self._pace is not None and decoding:
-            cumulative_s = min(self._pace.next_s(r, now_s + busy_s) for r in decoding)
+        earliest_s, cumulative_s = earliest(decoding, self._pace, now_s, busy_s)
         first: list[float] = []
         resuming = 0
         if prefilling or self._state.waiting_online:  # in most steps all have their first token
@@ -179,7 +175,7 @@ class OnlinePhase:
             now_s=now_s,
             busy_s=busy_s,
             decoders=draft.decode_requests + draft.waiting_decodes.decode_requests,
-            earliest_token_s=min(tokens_s, default=None),
+            earliest_token_s=earliest_s,
             earliest_cumulative_s=cumulative_s,
             prefills=len(first) + resuming,
             earliest_arrival_s=min(first, default=None),

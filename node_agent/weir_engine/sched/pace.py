@@ -54,3 +54,18 @@ class Pace:
     def set_client_delay(self, delay_s: float) -> None:
         """Time between engine and client that TPOT has besides; lowers it, to no less than half."""
         self.tpot_s = self._threshold_s - min(max(delay_s, 0.0), self._threshold_s / 2)
+
+
+def earliest(
+    decoding: Sequence[Request], pace: Pace | None, now_s: float, busy_s: float
+) -> tuple[float | None, float | None]:
+    """When the one that waits longest got its last token, and the next one is due by the pace.
+
+    Both None without any that decodes, the second without a pace. Where the first token is still
+    in flight the wait starts now.
+    """
+    tokens_s = [now_s if (last := r.last_token_s) is None else last for r in decoding]
+    due_s = None
+    if pace is not None and decoding:
+        due_s = min(pace.next_s(r, now_s + busy_s) for r in decoding)
+    return min(tokens_s, default=None), due_s

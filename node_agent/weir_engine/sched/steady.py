@@ -13,7 +13,7 @@ from weir_engine.latency.models import LatencyModel
 from weir_engine.request import Request
 from weir_engine.sched.account import OnlineLoad, StepLimit
 from weir_engine.sched.bookkeeping import Bookkeeping
-from weir_engine.sched.pace import Pace
+from weir_engine.sched.pace import Pace, earliest
 from weir_engine.sched.plan import StepPlan
 from weir_engine.sched.state import SchedulerState
 from weir_engine.sched.step_kind import StepKind
@@ -101,15 +101,12 @@ class SteadyDecodes:
     def _load(
         self, requests: tuple[Request, ...], shape: StepShape, now_s: float, busy_s: float
     ) -> OnlineLoad:
-        tokens_s = [now_s if (last := r.last_token_s) is None else last for r in requests]
-        cumulative_s = None
-        if self._pace is not None:
-            cumulative_s = min(self._pace.next_s(r, now_s + busy_s) for r in requests)
+        earliest_s, cumulative_s = earliest(requests, self._pace, now_s, busy_s)
         return OnlineLoad(
             now_s=now_s,
             busy_s=busy_s,
             decoders=len(requests),
-            earliest_token_s=min(tokens_s),
+            earliest_token_s=earliest_s,
             earliest_cumulative_s=cumulative_s,
             base_s=self._model.predict(shape),
             idle_step_s=self._model.fixed_s,
