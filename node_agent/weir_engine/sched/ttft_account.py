@@ -13,8 +13,12 @@ _SAVINGS_SHARE = 0.3
 # Never plan to spend more than this share of the threshold on waiting for offline steps.
 MOST_SHARE = 0.4
 # Share of the tolerance that is spent on the delay that offline work causes; the rest is for what
-# it costs unseen (caches, more overlap of online requests).
+# it costs unseen (caches, more overlap of online requests). That is of the latency, not of the
+# tolerance: of a narrow one no less than this share of the threshold is kept, which leaves at
+# least ``_LEAST_OF_THRESHOLD``, or the share of one that has not even that.
 _TOLERANCE_SHARE = 0.6
+KEPT_OF_THRESHOLD = 0.05
+_LEAST_OF_THRESHOLD = 0.03
 # How much of the time has prompts is known over about this long.
 _PROMPTS_S = 60.0
 # A step shorter than this many fixed costs wastes more than it computes.
@@ -104,7 +108,11 @@ class MeanTtftAccount(QuietAccount):
 
     @property
     def _share_s(self) -> float:
-        return min(_TOLERANCE_SHARE, 1 - self._prompts.share) * self.tolerance_s
+        tolerance_s = self.tolerance_s
+        kept_s = KEPT_OF_THRESHOLD * self._threshold_s
+        most_s = max(tolerance_s - kept_s, _LEAST_OF_THRESHOLD * self._threshold_s)
+        share = min(_TOLERANCE_SHARE, 1 - self._prompts.share)
+        return min(share * tolerance_s, most_s)
 
     @property
     def wait_s(self) -> float:

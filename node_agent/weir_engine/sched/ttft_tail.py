@@ -9,15 +9,19 @@ from weir_engine.config import Slo
 from weir_engine.sched.account import OnlineLoad, QuietAccount, StepLimit
 from weir_engine.sched.feedback import TailFeedback
 from weir_engine.sched.prompt_queue import beside_prompts_s
-from weir_engine.sched.ttft_account import FORGET_S, MOST_SHARE, SHORTEST_STEPS
+from weir_engine.sched.ttft_account import (
+    FORGET_S,
+    KEPT_OF_THRESHOLD,
+    MOST_SHARE,
+    SHORTEST_STEPS,
+)
 
 # Before anything was measured, offline work may cost this share of the threshold, or what a step
 # full of prompts leaves of it.
 _FIRST_SHARE = 0.05
-# Share of the threshold that a tail keeps of a known tolerance for what offline work costs unseen:
-# a tail is of few requests, and what moves the slowest of them is of its latency, not of the
-# tolerance. Of a narrow one that share is spent whatever it leaves, up to this of the threshold.
-_KEPT_OF_THRESHOLD = 0.05
+# A tail keeps ``KEPT_OF_THRESHOLD`` of a known tolerance for what offline work costs unseen: it is
+# of few requests, and what moves the slowest of them is of its latency, not of the tolerance. Of a
+# narrow one that share is spent whatever it leaves, up to this of the threshold.
 _LEAST_OF_TOLERANCE = 0.65
 _LEAST_OF_THRESHOLD = 0.04
 _TAIL_WINDOW = 400
@@ -142,7 +146,7 @@ def _spendable_s(slo: Slo) -> float | None:
     tolerance_s = slo.tolerance_s
     if tolerance_s is None:
         return None
-    kept_s = _KEPT_OF_THRESHOLD * slo.threshold_s
+    kept_s = KEPT_OF_THRESHOLD * slo.threshold_s
     least_s = min(_LEAST_OF_TOLERANCE * tolerance_s, _LEAST_OF_THRESHOLD * slo.threshold_s)
     return max(tolerance_s - kept_s, least_s)
 

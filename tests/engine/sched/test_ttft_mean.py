@@ -41,6 +41,17 @@ class TestMeanTtft:
         account.step_limit(load(now_s=700.0))
         assert account.wait_s == pytest.approx(0.6 * 0.1, rel=0.01)
 
+    @pytest.mark.parametrize(
+        ("threshold_s", "spent_s"),
+        [(0.1025, 0.6 * 0.0025), (0.105, 0.6 * 0.005), (0.108, 0.03 * 0.108), (0.11, 0.0045)],
+    )
+    def test_a_narrow_tolerance_keeps_a_twentieth_of_the_threshold(
+        self, threshold_s: float, spent_s: float
+    ) -> None:
+        """Worked example: of 10 ms beside 110 ms, 5.5 are kept; a narrower one spends 3.24 or 0.6."""
+        account = MeanTtftAccount(slo(Metric.TTFT, "mean", threshold_s, reference_s=0.1))
+        assert account.wait_s == pytest.approx(spent_s)
+
     def test_what_passes_after_a_step_of_prompts_is_not_theirs(self) -> None:
         account = MeanTtftAccount(slo(Metric.TTFT, "mean", 0.2, reference_s=0.1))
         for second in range(600):
