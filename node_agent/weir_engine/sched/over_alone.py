@@ -8,6 +8,8 @@ Source: design §9, "No SLO given"; the estimate goes on where that is measured 
 when no traffic is there yet.
 """
 
+from typing import ClassVar
+
 from typing_extensions import override
 
 from weir_engine.config import Metric, Slo
@@ -58,8 +60,11 @@ class TtftOverAlone(MeanTtftAccount):
     """A mean of TTFT at most ``share`` above what the same requests would have had alone.
 
     ``fixed_s`` is the fixed cost of a step, 0 where it is not known yet. After a minute without
-    online requests steps have their own, longer bound.
+    online requests steps have their own, longer bound. No part of the threshold is kept for what
+    offline work costs unseen: it is no bound that somebody relies on.
     """
+
+    _kept_of_threshold: ClassVar[float] = 0.0
 
     def __init__(self, share: float, *, fixed_s: float) -> None:
         super().__init__(_slo(Metric.TTFT, _FIRST_STEPS * (fixed_s or _UNKNOWN_S), share))

@@ -1,6 +1,7 @@
 """The account of a mean of the time to first token: an online request is always about to arrive."""
 
 from math import exp, sqrt
+from typing import ClassVar
 
 from weir_engine.config import Slo
 from weir_engine.sched.account import OnlineLoad, QuietAccount, StepLimit, StepTimes
@@ -71,6 +72,8 @@ class MeanTtftAccount(QuietAccount):
     maximising (1 - c0/S) at mean residual S/2 (Poisson arrivals see time averages).
     """
 
+    _kept_of_threshold: ClassVar[float] = KEPT_OF_THRESHOLD
+
     def __init__(self, slo: Slo) -> None:
         self._delay_s = 0.0
         self._bank = SlackBank()
@@ -109,7 +112,7 @@ class MeanTtftAccount(QuietAccount):
     @property
     def _share_s(self) -> float:
         tolerance_s = self.tolerance_s
-        kept_s = KEPT_OF_THRESHOLD * self._threshold_s
+        kept_s = self._kept_of_threshold * self._threshold_s
         most_s = max(tolerance_s - kept_s, _LEAST_OF_THRESHOLD * self._threshold_s)
         share = min(_TOLERANCE_SHARE, 1 - self._prompts.share)
         return min(share * tolerance_s, most_s)
