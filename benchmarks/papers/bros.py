@@ -17,7 +17,7 @@ from benchmarks.papers.paper import Options, PaperResult, chosen, joined, kept, 
 
 
 def run(options: Options) -> PaperResult:
-    """The paper's set-up, RTX PRO 6000 with as large a cache, and Weir and BROS for longer."""
+    """The paper's set-up, RTX PRO 6000 with as large a cache, and Weir and BROS for a minute."""
     return joined(_run(study, options) for study in chosen(options, STUDIES))
 
 

@@ -165,14 +165,15 @@ def _bros_reason(calm_s: float, calm: list[Arms], busy_s: float, busy: list[Arms
     step_s = _over(calm, "BROS", lambda o: o.step_s)
     token_s, vllm_s = _over(calm, "BROS", _latency), _over(calm, BEST_VLLM, _latency)
     return (
-        f"Why the means are missed. At {calm_s:g}/s 74.2% below vLLM would be "
+        f"Why the mean against vLLM is missed. At {calm_s:g}/s 74.2% below vLLM would be "
         f"{1e3 * 0.258 * vllm_s:.0f} ms a token, and BROS, which fills steps with whole prompts up "
         f"to the least remaining time, has steps of {1e3 * step_s:.0f} ms: it takes "
-        f"{1e3 * token_s:.0f} ms a token although hardly anybody waits. At {busy_s:g}/s the cache "
-        f"is full: vLLM finishes {_over(busy, BEST_VLLM, _offline):.2f} offline requests a second "
-        f"and BROS {_over(busy, 'BROS', _offline):.2f}, for vLLM leaves online requests waiting "
-        f"without KV ({_over(busy, BEST_VLLM, _ttft):.0%} attain TTFT), which BROS serves "
-        f"({_over(busy, 'BROS', _ttft):.0%}). Without shared blocks BROS would finish "
+        f"{1e3 * token_s:.0f} ms a token although hardly anybody waits. At {busy_s:g}/s more online "
+        f"requests come than any arm serves: {_over(busy, BEST_VLLM, _ttft):.1%} of them attain "
+        f"TTFT under vLLM, which serves by arrival and finishes "
+        f"{_over(busy, BEST_VLLM, _offline):.2f} offline requests a second, and "
+        f"{_over(busy, 'BROS', _ttft):.1%} under BROS, which serves online requests first and "
+        f"finishes {_over(busy, 'BROS', _offline):.2f}; without shared blocks it would finish "
         f"{_over(busy, 'BROS, paged', _offline):.2f}."
     )
 
@@ -185,7 +186,7 @@ def _weirs_reason(rate_s: float, seeds: list[Arms]) -> str:
         return f"{offline_s:.2f} offline requests a second at {ttft:.1%} of TTFT"
 
     return (
-        f"At {rate_s:g}/s the cache is full. On blocks filled from both ends BROS finishes "
+        f"At {rate_s:g}/s, on blocks filled from both ends BROS finishes "
         f"{said('BROS')}, Weir {said('weir')}; on blocks of one request each, where what gives way "
         f"is computed again, BROS {said('BROS, paged')}, Weir {said(PAGED)}. On the first Weir "
         f"finishes without the TTFT objective {said('weir, TPOT alone')}; with prompts that have "

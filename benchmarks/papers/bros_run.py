@@ -36,7 +36,7 @@ SET_SIZE = 128
 STEP_TOKENS = LONGEST_TOKENS  # whole prompts: a step takes the longest one
 SLOTS = 512
 _VLLM_SLOTS = 256  # its default
-_LONGEST_DRAIN_S = 150.0
+_LONGEST_DRAIN_S = 600.0
 _SLICE_S = 10.0
 
 

@@ -18,6 +18,7 @@ MORE = (
     "adaptive",
     "aimd",
 )
+PAIR = ("BROS", "weir")
 BEST_VLLM = "vLLM"
 """Of the two arms of vLLM the one with the lower latency."""
 
@@ -30,7 +31,7 @@ class Study:
     profile: str
     rates_s: tuple[float, ...]
     seeds: int
-    window_s: float = 60.0
+    window_s: float = 600.0
     kv_tokens: int | None = None
     more_at_s: float | None = None
     arms: tuple[str, ...] = MAIN
@@ -41,24 +42,22 @@ class Study:
         return self is STUDIES[0]
 
 
-OPT = "a100-40gb-opt-13b-tp2"
+OPT, RTX = "a100-40gb-opt-13b-tp2", "rtx-pro-6000-llama-3.1-8b"
+RATES_S = (2.0, 4.0, 6.0, 8.0)
+RTX_TOKENS = 58_000
 STUDIES = (
-    Study(name="opt-13b", profile=OPT, rates_s=(2.0, 4.0, 6.0, 8.0), seeds=6, more_at_s=8.0),
-    Study(
-        name="rtx-pro-6000",
-        profile="rtx-pro-6000-llama-3.1-8b",
-        rates_s=(6.0,),
-        seeds=6,
-        kv_tokens=58_000,
-    ),
+    Study(name="opt-13b", profile=OPT, rates_s=RATES_S, seeds=3, more_at_s=8.0),
+    Study(name="rtx-pro-6000", profile=RTX, rates_s=RATES_S, seeds=3, kv_tokens=RTX_TOKENS),
     # What the first seconds of a run are worth, in which nothing has been measured yet.
+    Study(name="opt-13b, 1 min", profile=OPT, rates_s=RATES_S, seeds=6, window_s=60.0, arms=PAIR),
     Study(
-        name="opt-13b, 5 min",
-        profile=OPT,
-        rates_s=(2.0, 4.0, 6.0, 8.0),
-        seeds=2,
-        window_s=300.0,
-        arms=("BROS", "weir"),
+        name="rtx-pro-6000, 1 min",
+        profile=RTX,
+        rates_s=RATES_S,
+        seeds=6,
+        window_s=60.0,
+        kv_tokens=RTX_TOKENS,
+        arms=PAIR,
     ),
 )
 
