@@ -180,11 +180,10 @@ class Agent:
         if self._offline is not None:
             until_s = time.monotonic() + self._settings.hand_back_s
             await self._offline.work.hand_back(within_s=self._settings.hand_back_s)
-            if self._offline.work.returned():
-                left_s = max(LAST_SYNC_S, until_s - time.monotonic())
-                with contextlib.suppress(TimeoutError):  # leases end by themselves
-                    async with asyncio.timeout(left_s):
-                        await self._offline.sync.once()
+            left_s = max(LAST_SYNC_S, until_s - time.monotonic())
+            with contextlib.suppress(TimeoutError):  # leases end by themselves
+                async with asyncio.timeout(left_s):
+                    await self._offline.sync.last()
 
     async def _watch(self) -> EngineDiedError | None:
         """Returns what happened to the engine, recorded where possible; None while stopping.

@@ -74,6 +74,13 @@ class SyncLoop:
                 log.exception("sync.fault")
                 return MOST_PAUSE_S
 
+    async def last(self) -> None:
+        """Tells what is handed back, that which a call on its way still brings included."""
+        async with self._one_at_a_time:
+            pass
+        if self._parts.work.returned():
+            await self.once()
+
     async def _exchange(self) -> float:
         request = self._request()
         sent_s = self._clock()

@@ -34,6 +34,24 @@ async def test_stopping_commits_what_is_finished_and_returns_the_rest(
     assert engine.stopped
 
 
+async def test_what_a_call_on_its_way_leases_is_returned_too(
+    start_agent: StartAgent, control_plane: FakeControlPlane
+) -> None:
+    """Design §9: hand back; a lease that nobody returned would keep its lines until it ends."""
+    async with start_agent() as running:
+        await running.until(lambda: len(control_plane.syncs) > 2)
+        control_plane.hold_syncs = asyncio.Event()
+        control_plane.next_sync_s = 60.0
+        chunk = control_plane.chunks[control_plane.add_chunk(completion_lines(8))]
+        await running.until(lambda: chunk.state == "leased")
+        running.agent.request_stop()
+        await running.until(lambda: running.agent._stop.is_set() and not running.agent._serving)
+        control_plane.hold_syncs.set()
+        await asyncio.wait_for(running.task, PATIENCE_S)
+    assert control_plane.syncs[-1]["state"] == "draining"
+    assert chunk.state == "open"
+
+
 async def test_probes_and_metrics(start_agent: StartAgent) -> None:
     async with (
         start_agent() as running,

@@ -56,7 +56,6 @@ class RealAgent:
             "WEIR_DATA_DIR": str(folder / "data"),
             "WEIR_CONTROL_PLANE_URL": url,
             "WEIR_RESTART_BACKOFF_S": "0.1",
-            "WEIR_HAND_BACK_S": "120",  # what is handed back is asked, not how fast the machine is
             "WEIR_ENGINE_ARGS": f"--model {model} {ENGINE_ARGS} --api-key {ONLINE_KEY}",
             "OMP_NUM_THREADS": "1",
             "VLLM_CPU_KVCACHE_SPACE": "1",

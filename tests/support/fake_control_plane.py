@@ -44,6 +44,7 @@ class FakeControlPlane:
     down: bool = False
     fail_uploads: int = 0
     hold_uploads: asyncio.Event | None = None  # until it is set, none is answered
+    hold_syncs: asyncio.Event | None = None  # the same, after leases were given
     lose_commit_replies: int = 0
     lose_uploads: int = 0
     bodies: int = 0  # of results that arrived
@@ -117,6 +118,8 @@ class FakeControlPlane:
             "deaths_accepted": [death["death_id"] for death in said["deaths"]],
             "adopted": adopted,
         }
+        if self.hold_syncs is not None:
+            await self.hold_syncs.wait()
         return JSONResponse(reply)
 
     def _take_back(self, returned: list[dict[str, Any]]) -> None:
