@@ -17,9 +17,10 @@ from unittest.mock import patch
 
 from benchmarks import engine_builds
 from benchmarks.engine_builds import must_be_interpreted, run_in
-from weir_engine.sched import ttft_tail
+from weir_engine.sched import tbt_account, tbt_tail, ttft_account, ttft_tail
 from weir_engine.sched.gathering import PromptGathering
 from weir_engine.sched.online_room import OnlineRoom
+from weir_engine.sched.ttft_account import MeanTtftAccount
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -30,11 +31,29 @@ NO_ROOM = "weir, no room kept"
 """Offline requests are admitted into every free KV block."""
 AT_ONCE = "weir, prompts at once"
 """Offline prompts join as soon as a slot is free, in steps of any size."""
+NOTHING_KEPT = "weir, nothing kept"
+"""None of a tolerance is kept for what offline work costs a live engine unseen."""
+
+
+def _constant(value: object) -> Callable[..., object]:
+    return lambda *_, **__: value
+
 
 _PARTS: dict[str, tuple[tuple[object, str, object], ...]] = {
-    PROMPTS_ALONE: ((ttft_tail, "beside_prompts_s", 0.0),),
-    NO_ROOM: ((OnlineRoom, "spare_blocks", 0.0),),
-    AT_ONCE: ((PromptGathering, "waits", False), (PromptGathering, "short", False)),
+    PROMPTS_ALONE: ((ttft_tail, "beside_prompts_s", _constant(0.0)),),
+    NO_ROOM: ((OnlineRoom, "spare_blocks", _constant(0.0)),),
+    AT_ONCE: (
+        (PromptGathering, "waits", _constant(False)),  # noqa: FBT003 - what the part would say
+        (PromptGathering, "short", _constant(False)),  # noqa: FBT003
+    ),
+    NOTHING_KEPT: (
+        (ttft_account, "_TOLERANCE_SHARE", 1.0),
+        (MeanTtftAccount, "_kept_of_threshold", 0.0),
+        (ttft_tail, "KEPT_OF_THRESHOLD", 0.0),
+        (tbt_account, "_KEPT_OF_TOLERANCE", 0.0),
+        (tbt_account, "_KEPT_OF_THRESHOLD", 0.0),
+        (tbt_tail, "_KEPT", 0.0),
+    ),
 }
 
 
@@ -50,7 +69,7 @@ def without(arm: str) -> Iterator[None]:
         must_be_interpreted(f"arm {arm!r}")
     with ExitStack() as stack:
         for owner, name, value in parts:
-            stack.enter_context(patch.object(owner, name, _constant(value)))
+            stack.enter_context(patch.object(owner, name, value))
         yield
 
 
@@ -83,10 +102,6 @@ def main(given: dict[str, Any]) -> dict[str, Any]:
     setup = module.Setup(**given["setup"] | {"data": Path(given["setup"]["data"])})
     outcome = module.simulate(setup, given["arm"], *given["more"])
     return {"build": engine_builds.this_build(), "outcome": asdict(outcome)}
-
-
-def _constant(value: object) -> Callable[..., object]:
-    return lambda *_, **__: value
 
 
 if __name__ == "__main__":

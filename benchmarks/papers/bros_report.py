@@ -68,7 +68,7 @@ def claims_of(study: Study, seeds: list[Rates]) -> list[Claim]:
     at = "bros/" if study.is_main else f"bros/{study.name.replace(', ', '-').replace(' ', '-')}/"
     where = "" if study.is_main else f" ({study.name})"
     if VLLM[0] not in study.arms:
-        return _weir_claims(f"weir/{at}", where, seeds)
+        return _weir_claims(f"weir/{at}", where, seeds, paged=False)
 
     def share(name: str, what: str, values: list[float], target: str | None) -> Claim:
         goal = target if study.is_main else None
@@ -92,24 +92,33 @@ def claims_of(study: Study, seeds: list[Rates]) -> list[Claim]:
             share(name, what, _mean(seeds, arm, of), goal)
             for name, what, arm, of, goal in _ATTAINED
         ),
-        *_weir_claims(f"weir/{at}", where, seeds),
+        *_weir_claims(f"weir/{at}", where, seeds, paged=True),
     ]
 
 
-def _weir_claims(at: str, where: str, seeds: list[Rates]) -> list[Claim]:
+def _weir_claims(at: str, where: str, seeds: list[Rates], *, paged: bool) -> list[Claim]:
+    """Weir beside BROS on blocks filled from both ends, and on paged ones where both ran."""
+    made = _weir_beside(at, where, seeds, ("weir", "BROS"))
+    if paged:
+        made += _weir_beside(f"{at}paged/", f", both paged{where}", seeds, (PAGED, "BROS, paged"))
+    return made
+
+
+def _weir_beside(at: str, where: str, seeds: list[Rates], arms: tuple[str, str]) -> list[Claim]:
+    weir, bros = arms
     return [
         spread(
             f"{at}latency",
             f"Weir, normalised latency below BROS{where}",
             "share",
-            _less(seeds, "weir", "BROS", _latency),
+            _less(seeds, weir, bros, _latency),
             ">= 0",
         ),
         spread(
             f"{at}offline",
             f"Weir, offline requests/s below BROS{where}",
             "share",
-            _less(seeds, "weir", "BROS", _offline),
+            _less(seeds, weir, bros, _offline),
             "<= 0",
         ),
         *(
@@ -118,7 +127,7 @@ def _weir_claims(at: str, where: str, seeds: list[Rates]) -> list[Claim]:
                 f"{name.upper()} attainment, Weir less BROS{where}",
                 "share",
                 [
-                    fmean(value(arms["weir"]) - value(arms["BROS"]) for arms in rates.values())
+                    fmean(value(arms[weir]) - value(arms[bros]) for arms in rates.values())
                     for rates in seeds
                 ],
                 ">= 0",

@@ -13,7 +13,16 @@ from statistics import fmean, median
 from typing import Any
 
 from benchmarks.claims import Claim
-from benchmarks.papers.hygen_judge import ARMS, CELLS, TOLERANCES, Cell, Verdict, judge, judge_next
+from benchmarks.papers.ablation import NOTHING_KEPT, interpreted, runs_apart
+from benchmarks.papers.hygen_judge import (
+    ARMS,
+    CELLS,
+    TOLERANCES,
+    Cell,
+    Verdict,
+    judge_next,
+    simulate,
+)
 from benchmarks.papers.hygen_run import Setup
 from benchmarks.papers.paper import (
     Options,
@@ -37,6 +46,7 @@ class Study:
     rate_s: float
     cells: tuple[Cell, ...]
     seeds: int = 3
+    arms: tuple[str, ...] = ARMS
 
     @property
     def name(self) -> str:
@@ -59,11 +69,13 @@ class Study:
         return "" if self.is_main else f" ({self.name}/s)"
 
 
+# Two stretches with their ramps for each of three seeds fill the hour that the trace has.
+_WINDOW_S = 560.0
 _TIGHT = tuple(cell for cell in CELLS if cell[2] == TOLERANCES[0])
 STUDIES = (
-    Study(profile="a100-40gb-llama-2-7b", rate_s=1.0, cells=CELLS),
+    Study(profile="a100-40gb-llama-2-7b", rate_s=1.0, cells=CELLS, arms=(*ARMS, NOTHING_KEPT)),
     Study(profile="rtx-pro-6000-llama-3.1-8b", rate_s=4.0, cells=_TIGHT, seeds=2),
-    Study(profile="a100-40gb-llama-2-7b", rate_s=0.5, cells=_TIGHT, seeds=1),
+    Study(profile="a100-40gb-llama-2-7b", rate_s=0.5, cells=_TIGHT),
 )
 
 
@@ -90,7 +102,12 @@ def run_arm(cell: tuple[Options, Study, Setup, str]) -> list[dict[str, Any]] | N
         if arm == "hygen-next":
             found = [Verdict(**own) for own in run_arm((options, study, setup, "hygen")) or ()]
             return [asdict(own) for own in judge_next(setup, study.cells, found)]
-        return [asdict(own) for own in judge(setup, study.cells, arm)]
+        places = [CELLS.index(own) for own in study.cells]
+        if runs_apart(arm):
+            judged = interpreted(simulate.__module__, setup, arm, *places)
+        else:
+            judged = asdict(simulate(setup, arm, *places))
+        return list(judged["verdicts"])
 
     part = f"{study.name}-{setup.seed}-{arm.replace('*', '-rate')}"
     verdicts: list[dict[str, Any]] | None = kept(options, "hygen", part, make)
@@ -102,10 +119,10 @@ def _seed(study: Study, seed: int, options: Options) -> list[dict[str, Verdict]]
         profile=study.profile,
         data=options.data,
         rate_s=study.rate_s,
-        window_s=60.0 if options.quick else 120.0,
+        window_s=60.0 if options.quick else _WINDOW_S,
         seed=seed,
     )
-    arms = [arm for arm in ARMS if arm != "hygen-next"]
+    arms = [arm for arm in study.arms if arm != "hygen-next"]
     columns = parallel(options, run_arm, [(options, study, setup, arm) for arm in arms])
     columns.append(run_arm((options, study, setup, "hygen-next")))  # it needs what hygen found
     named = [
@@ -140,7 +157,10 @@ def _each(seeds: list[list[float]], function: Callable[[list[float]], float]) ->
 
 def claims_of(study: Study, rows: Rows) -> list[Claim]:
     """The headlines of one study; only the main one has the paper's targets."""
-    return [*_hygen_claims(study, rows), *_weir_claims(study, rows)]
+    claims = [*_hygen_claims(study, rows), *_weir_claims(study, rows)]
+    if NOTHING_KEPT in study.arms:
+        claims += _weir_claims(study, rows, NOTHING_KEPT)
+    return claims
 
 
 def _hygen_claims(study: Study, rows: Rows) -> list[Claim]:
@@ -191,40 +211,34 @@ def _hygen_claims(study: Study, rows: Rows) -> list[Claim]:
     ]
 
 
-def _weir_claims(study: Study, rows: Rows) -> list[Claim]:
-    at, where = study.claims_at, study.where
-    gains = _gains(rows, "weir", "hygen", "offline_s")
-    return [
-        spread(
-            f"weir/{at}cells-held",
-            f"SLO cells that Weir holds{where}",
-            "share",
-            _held(rows, "weir"),
-            ">= 1",
-        ),
-        spread(
-            f"weir/{at}offline-gain-median",
+def _weir_claims(study: Study, rows: Rows, arm: str = "weir") -> list[Claim]:
+    """Only preset `weir` itself has targets; without a part it says what the part costs."""
+    whole = arm == "weir"
+    at = study.claims_at if whole else f"{study.claims_at}nothing-kept/"
+    where = study.where if whole else f", {arm.removeprefix('weir, ')}{study.where}"
+    gains = _gains(rows, arm, "hygen", "offline_s")
+    made = (
+        ("cells-held", f"SLO cells that Weir holds{where}", "share", _held(rows, arm)),
+        (
+            "offline-gain-median",
             f"offline tokens/s of Weir over HyGen, median of the cells that Weir holds{where}",
             "times",
             _each(gains, median),
-            ">= 1",
         ),
-        spread(
-            f"weir/{at}offline-gain-smallest",
-            f"the same, smallest cell{where}",
-            "times",
-            _each(gains, min),
-            ">= 1",
-        ),
+        ("offline-gain-smallest", f"the same, smallest cell{where}", "times", _each(gains, min)),
+    )
+    return [
+        spread(f"weir/{at}{name}", what, unit, values, ">= 1" if whole else None)
+        for name, what, unit, values in made
     ]
 
 
 def notes_of(study: Study, rows: Rows) -> list[str]:
     """What was not reached, and by how much."""
     found, cells = [], study.cells
-    absent = [arm for arm in ARMS if not any(arm in seed[0] for seed in rows)]
+    absent = [arm for arm in study.arms if not any(arm in seed[0] for seed in rows)]
     if absent:
-        found.append(f"**{study.name}/s: not measured:** {', '.join(absent)}.")
+        found.append(f"**{study.name}/s: not measured:** {'; '.join(absent)}.")
     for arm in ("hygen", "weir"):
         own = [seed for seed in rows if arm in seed[0]]
         missed = [
@@ -258,6 +272,8 @@ def table_of(study: Study, rows: Rows) -> Table:
     return Table(
         title=f"{study.name}/s, seeds: {len(rows)}. Offline tokens/s; in brackets where it misses, "
         "on how many seeds",
-        header=("SLO over online alone", *ARMS),
-        rows=tuple((_name(cell), *(shown(i, arm) for arm in ARMS)) for i, cell in enumerate(cells)),
+        header=("SLO over online alone", *study.arms),
+        rows=tuple(
+            (_name(cell), *(shown(i, arm) for arm in study.arms)) for i, cell in enumerate(cells)
+        ),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
+from benchmarks.papers.ablation import NOTHING_KEPT, without
 from benchmarks.papers.hygen_run import (
     CHUNKS,
     Measured,
@@ -110,6 +111,19 @@ def profiled(
     return [best(slos_of(cell, alone)) for cell in cells]
 
 
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """An arm in several cells for one seed."""
+
+    verdicts: tuple[Verdict, ...]
+
+
+def simulate(setup: Setup, arm: str, *cells: int) -> Judged:
+    """An arm, Weir without a part among them, in the cells that have these places in ``CELLS``."""
+    with without(arm):
+        return Judged(tuple(judge(setup, tuple(CELLS[i] for i in cells), arm)))
+
+
 @cache
 def alone_at_each(setup: Setup, *, judged: bool) -> Alone:
     """Online alone at each chunk; every arm needs it."""
@@ -134,7 +148,7 @@ def judge(setup: Setup, cells: tuple[Cell, ...], arm: str) -> list[Verdict]:
 def _single(setup: Setup, arm: str, cell: Cell, alone: Alone) -> Verdict:
     """Arms that get the objective, at the chunk at which online alone is best for it."""
     slos, chunk = slos_of(cell, alone), best_chunk(cell, alone)
-    if arm == "weir":
+    if arm in {"weir", NOTHING_KEPT}:
         return verdict(run_weir(setup, slos, chunk), slos, chunk)
     if arm == "aimd":
         runs = [run_aimd(setup, slos, chunk, gateway) for gateway in GATEWAYS]

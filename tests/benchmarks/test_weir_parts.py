@@ -6,10 +6,16 @@ import pytest
 
 from benchmarks import engine_builds
 from benchmarks.engine_builds import CompiledEngineError
-from benchmarks.papers.ablation import AT_ONCE, NO_ROOM, PROMPTS_ALONE, without
+from benchmarks.papers.ablation import AT_ONCE, NO_ROOM, NOTHING_KEPT, PROMPTS_ALONE, without
 from benchmarks.weir_parts.run import run
 from benchmarks.weir_parts.variants import VARIANTS, Cell
-from tests.engine.sched.mini_engine import MiniEngine, request
+from tests.engine.sched.mini_engine import MiniEngine, exact_model, request
+from weir_engine.config import Metric, Slo
+from weir_engine.sched.account import OnlineLoad
+from weir_engine.sched.tbt_account import MeanTbtAccount
+from weir_engine.sched.tbt_tail import TailTbtAccount
+from weir_engine.sched.ttft_account import MeanTtftAccount
+from weir_engine.sched.ttft_tail import TailTtftAccount
 
 
 @pytest.mark.parametrize(
@@ -30,7 +36,35 @@ def test_another_choice_of_victims_preempts_another_request(variant: str, victim
     assert [gone.request_id for gone in plan.preempt] == [victim]
 
 
-@pytest.mark.parametrize("arm", [PROMPTS_ALONE, NO_ROOM, AT_ONCE])
+def _slo(metric: Metric, statistic: str) -> Slo:
+    return Slo(metric=metric, statistic=statistic, threshold_s=0.110, reference_s=0.100)
+
+
+def _spends() -> dict[str, float]:
+    """Seconds that each account leaves to offline work, of a tolerance of 10 ms."""
+    mean_tbt = MeanTbtAccount(_slo(Metric.TBT, "mean"))
+    mean_tbt.on_token(0.100, 0.0)
+    ttft = TailTtftAccount(_slo(Metric.TTFT, "p99")).step_limit(OnlineLoad(now_s=0.0))
+    load = OnlineLoad(now_s=0.0, decoders=1, earliest_token_s=0.0)
+    tbt = TailTbtAccount(_slo(Metric.TBT, "p99"), exact_model()).step_limit(load)
+    return {
+        "mean TBT": mean_tbt.bank_s,
+        "mean TTFT": MeanTtftAccount(_slo(Metric.TTFT, "mean")).wait_s,
+        "p99 TTFT": ttft.seconds,
+        "p99 TBT": tbt.seconds - 0.100,
+    }
+
+
+def test_with_nothing_kept_all_of_a_tolerance_is_spent() -> None:
+    kept = _spends()
+    with without(NOTHING_KEPT):
+        spent = _spends()
+    assert spent == {statistic: pytest.approx(0.010, rel=0.06) for statistic in kept}
+    assert all(seconds < 0.009 for seconds in kept.values())
+    assert _spends() == kept
+
+
+@pytest.mark.parametrize("arm", [PROMPTS_ALONE, NO_ROOM, AT_ONCE, NOTHING_KEPT])
 def test_parts_of_a_compiled_engine_are_not_taken_away(
     arm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
