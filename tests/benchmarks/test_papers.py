@@ -225,8 +225,8 @@ class TestHygen:
         others = [arm for arm in study.arms if arm != "weir"]
         assert absent.endswith(f" not measured:** {'; '.join(others)}.")
         assert "mean TBT +5% by 10.0%" in missed
-        own = study.arms.index("weir") + 1
-        assert hygen.table_of(study, rows).rows[0][own - 1 : own + 2] == ("-", "[1] 1/1", "-")
+        place = study.arms.index("weir") + 1
+        assert hygen.table_of(study, rows).rows[0][place - 1 : place + 2] == ("-", "[1] 1/1", "-")
 
 
 class TestEcho:
