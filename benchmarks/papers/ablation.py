@@ -43,8 +43,8 @@ _PARTS: dict[str, tuple[tuple[object, str, object], ...]] = {
     PROMPTS_ALONE: ((ttft_tail, "beside_prompts_s", _constant(0.0)),),
     NO_ROOM: ((OnlineRoom, "spare_blocks", _constant(0.0)),),
     AT_ONCE: (
-        (PromptGathering, "waits", _constant(False)),  # noqa: FBT003 - what the part would say
-        (PromptGathering, "short", _constant(False)),  # noqa: FBT003
+        (PromptGathering, "waits", _constant(value=False)),
+        (PromptGathering, "short", _constant(value=False)),
     ),
     NOTHING_KEPT: (
         (ttft_account, "_TOLERANCE_SHARE", 1.0),

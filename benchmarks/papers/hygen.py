@@ -75,7 +75,7 @@ _TIGHT = tuple(cell for cell in CELLS if cell[2] == TOLERANCES[0])
 STUDIES = (
     Study(profile="a100-40gb-llama-2-7b", rate_s=1.0, cells=CELLS, arms=(*ARMS, NOTHING_KEPT)),
     Study(profile="rtx-pro-6000-llama-3.1-8b", rate_s=4.0, cells=_TIGHT, seeds=2),
-    Study(profile="a100-40gb-llama-2-7b", rate_s=0.5, cells=_TIGHT),
+    Study(profile="a100-40gb-llama-2-7b", rate_s=0.5, cells=_TIGHT, arms=(*ARMS, NOTHING_KEPT)),
 )
 
 

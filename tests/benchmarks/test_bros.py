@@ -148,6 +148,9 @@ class TestClaims:
         assert claims["bros/tpot-rr"].met is None
         assert claims["weir/bros/latency"].value == pytest.approx(0.2)
         assert claims["weir/bros/ttft"].value == pytest.approx(0.05)
+        assert claims["weir/bros/paged/latency"].value == pytest.approx(1 / 3)
+        assert claims["weir/bros/paged/offline"].value == pytest.approx(-1 / 6)
+        assert claims["weir/bros/paged/ttft"].value == pytest.approx(0.15)
 
     def test_the_note_gives_each_rate(self) -> None:
         note, why, reason = notes_of(STUDIES[0], [self.rates()])

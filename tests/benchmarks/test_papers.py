@@ -12,7 +12,7 @@ from benchmarks import engine_builds
 from benchmarks.claims import Claim, read_results
 from benchmarks.papers import echo, echo_run, hygen, hygen_judge, hygen_run
 from benchmarks.papers.__main__ import available, main, run
-from benchmarks.papers.ablation import AT_ONCE, without
+from benchmarks.papers.ablation import AT_ONCE, NOTHING_KEPT, without
 from benchmarks.papers.page import page
 from benchmarks.papers.paper import Options, PaperResult, Table, kept, parallel, spread, write
 from tests.engine.sched.full_batch import admitted_after_each_end, full
@@ -203,6 +203,19 @@ class TestHygen:
         assert claims["weir/hygen/offline-gain-median"].value == 0.5
         assert claims["weir/hygen/offline-gain-median"].met is False
         assert claims["weir/hygen/cells-held"].value == 0.5
+
+    def test_weir_with_nothing_kept_stands_beside_weir_and_has_no_target(self) -> None:
+        def own(served: float) -> hygen_judge.Verdict:
+            return hygen_judge.Verdict(offline_s=served, whole_s=served, ratio=1.0)
+
+        study = hygen.STUDIES[0]
+        row = {"weir": own(8.0), NOTHING_KEPT: own(12.0), "hygen": own(10.0)}
+        claims = {claim.id: claim for claim in hygen.claims_of(study, [[row] * len(study.cells)])}
+        kept, spent = (
+            claims[f"weir/hygen/{part}offline-gain-smallest"] for part in ("", "nothing-kept/")
+        )
+        assert (kept.value, kept.met) == (0.8, False)
+        assert (spent.value, spent.met) == (1.2, None)
 
     def test_what_hygen_cannot_miss_has_no_target(self) -> None:
         """Its budget is taken where it holds, else nothing runs; the next stretch can be missed."""
